@@ -10,9 +10,14 @@ foreach(component IN LISTS TAPESTRY_BUILT_COMPONENTS)
   tapestry_component_targets(${component} targets)
   install(TARGETS ${targets} EXPORT TapestryTargets-${component}
     ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-  install(DIRECTORY "${PROJECT_SOURCE_DIR}/${component}/"
-    DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tapestry/${component}"
-    FILES_MATCHING PATTERN "*.h" PATTERN "isa" EXCLUDE)
+  set(folders ${component})
+  get_property(layers GLOBAL PROPERTY TAPESTRY_LAYERS_OF_${component})
+  list(FILTER layers EXCLUDE REGEX "^${component}(/|$)")  # those that come with it from elsewhere
+  foreach(folder IN LISTS folders layers)
+    install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}/"
+      DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tapestry/${folder}"
+      FILES_MATCHING PATTERN "*.h" PATTERN "isa" EXCLUDE)
+  endforeach()
   install(EXPORT TapestryTargets-${component} NAMESPACE Tapestry::
     DESTINATION "${TAPESTRY_CMAKE_DIR}")
 endforeach()

@@ -1,13 +1,15 @@
-# tapestry_layer(FOLDER [FLAT] [STEERS [LOOPS source...]] [TARGET name] [ROOMS room...] USES layer... LIBS library...)
+# tapestry_layer(FOLDER [FLAT] [STEERS [LOOPS source...]] [TARGET name] [COMPONENT name] [ROOMS room...]
+#   USES layer... LIBS library...)
 #
 # Makes the folder a static library of every .cpp in it (sub-folders included, unless FLAT) that links
 # exactly the layers it USES. ROOMS: its sub-folders, lowest first, with `.` for the folder itself; a
 # file includes what is in its own room and in those before it. The library is called tapestry_ and the folder with underscores, or
 # TARGET. The pair is recorded for the test `layers`, which checks each #include. STEERS: the folder has
 # no loops over elements of its own, only calls of layers that have; it is compiled with -O1, which
-# takes half the time. LOOPS: but for these sources.
+# takes half the time. LOOPS: but for these sources. COMPONENT: that it is built and installed with, if
+# that is not the first part of its name.
 function(tapestry_layer folder)
-  cmake_parse_arguments(ARG "FLAT;STEERS" "TARGET" "LOOPS;ROOMS;USES;LIBS;PRIVATE_LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "FLAT;STEERS" "TARGET;COMPONENT" "LOOPS;ROOMS;USES;LIBS;PRIVATE_LIBS" ${ARGN})
   if(ARG_LOOPS AND NOT ARG_STEERS)
     message(FATAL_ERROR "tapestry_layer(${folder}): LOOPS without STEERS, where all sources have -O3")
   endif()
@@ -57,6 +59,10 @@ function(tapestry_layer folder)
   endforeach()
   target_link_libraries(tapestry_${name} ${scope} ${ARG_LIBS})
   set_property(GLOBAL APPEND PROPERTY TAPESTRY_LAYERS "${folder}")
+  if(NOT ARG_COMPONENT)
+    string(REGEX REPLACE "/.*" "" ARG_COMPONENT "${folder}")
+  endif()
+  set_property(GLOBAL APPEND PROPERTY TAPESTRY_LAYERS_OF_${ARG_COMPONENT} "${folder}")
   set_property(GLOBAL PROPERTY TAPESTRY_LAYER_USES_${folder_name} "${ARG_USES}")
   set_property(GLOBAL PROPERTY TAPESTRY_LAYER_ROOMS_${folder_name} "${ARG_ROOMS}")
   set_property(GLOBAL PROPERTY TAPESTRY_LAYER_TARGET_${folder_name} "tapestry_${name}")
@@ -87,8 +93,7 @@ endfunction()
 
 # All libraries of a component: those of its layers, and its own where that is another one.
 function(tapestry_component_targets component out)
-  get_property(layers GLOBAL PROPERTY TAPESTRY_LAYERS)
-  list(FILTER layers INCLUDE REGEX "^${component}(/|$)")
+  get_property(layers GLOBAL PROPERTY TAPESTRY_LAYERS_OF_${component})
   tapestry_layer_targets(targets ${layers})
   get_property(own GLOBAL PROPERTY TAPESTRY_COMPONENT_TARGET_${component})
   set(${out} ${targets} ${own} PARENT_SCOPE)

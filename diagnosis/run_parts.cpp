@@ -4,11 +4,10 @@
 #include <utility>
 
 #include "autograd/tensor/rank_context.h"
-#include "diagnosis/autopsy/step_autopsy.h"
+#include "diagnosis/autopsy/autopsy_part.h"
 #include "diagnosis/dump/run/step_dumps.h"
 #include "diagnosis/profile/memory_watch.h"
 #include "diagnosis/profile/step_profiler.h"
-#include "parallel_core/config/show/render.h"
 
 namespace tapestry::diagnosis {
 
@@ -19,26 +18,6 @@ class DumpsOfSteps final : public RunPart {
   std::string_view answers() const override { return "step dumps"; }
   std::unique_ptr<StepObserver> observer(const LoopView& loop) override {
     return std::make_unique<StepDumps>(loop.cell, loop.config);
-  }
-};
-
-class Autopsy final : public RunPart {
- public:
-  std::string_view answers() const override { return "training_config.autopsy"; }
-  std::unique_ptr<StepObserver> observer(const LoopView& loop) override {
-    const TrainingConfig& t = loop.config.training_config;
-    if (!t.autopsy) {
-      return nullptr;
-    }
-    const CheckpointOptions& files = loop.options.checkpoint;
-    return std::make_unique<StepAutopsy>(
-        loop.cell, loop.config,
-        AutopsyOptions{.folder = t.output_dir + "/capsule",
-                       .resolved_config = files.resolved_config.empty() ? resolved_yaml(loop.config)
-                                                                        : files.resolved_config,
-                       .tokenizer_model = loop.options.tokenizer_model,
-                       .adapter_config = files.adapter_config,
-                       .base_model = files.base_model});
   }
 };
 
@@ -71,7 +50,7 @@ std::unique_ptr<RunPart> make() {
 }  // namespace
 
 std::vector<RunPartFactory> run_parts() {
-  return {make<DumpsOfSteps>, make<Autopsy>, make<Profile>};
+  return {make<DumpsOfSteps>, autopsy_part(), make<Profile>};
 }
 
 }  // namespace tapestry::diagnosis

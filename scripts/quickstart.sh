@@ -86,11 +86,15 @@ fi
 
 # shellcheck source-path=SCRIPTDIR source=setup.sh
 source "$here/setup.sh"
+# shellcheck disable=SC2034  # setup.sh reads it
+cpu_levels=native # a quarter less to compile; scripts/test.sh builds all
 start_log
 announce 14
 echo "  train $config in $output_dir, a few minutes for tiny, and let the model write"
 echo
-set_up "Building the training program" pretrain_gpt generate preprocess_data
+first=(pretrain_gpt generate)
+((${#texts[@]} == 0)) || first+=(preprocess_data)
+set_up "Building the training program" "${first[@]}"
 cd "$root"
 readonly programs="$build/examples/gpt"
 

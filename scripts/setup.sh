@@ -7,6 +7,7 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd && echo .)"
 root="${root%$'\n.'}"  # $() alone would take a line break off the name
 readonly root
 readonly build="$root/build/release"
+cpu_levels="" # of the kernels, where the script that sources this says so: see configure
 readonly mib_per_job=1792  # what a compiler process takes at most
 log="$root/build/$(basename "$0" .sh).log"
 readonly log
@@ -196,7 +197,12 @@ configure() {
     ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$build/CMakeCache.txt"; then
     rm -rf "$build/CMakeCache.txt" "$build/CMakeFiles"
   fi
-  phase "Configuring" cmake --preset release
+  local -a options=()
+  # A build that is there keeps its levels: another choice would compile the kernels again.
+  if [[ -n "$cpu_levels" ]] && { [[ "$cpu_levels" == all ]] || [[ ! -f "$build/CMakeCache.txt" ]]; }; then
+    options+=("-DTAPESTRY_CPU_LEVELS=$cpu_levels")
+  fi
+  phase "Configuring" cmake --preset release "${options[@]}"
 }
 
 # build_targets NAME [TARGET...]: the named targets, or all of them.

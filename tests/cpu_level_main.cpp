@@ -67,6 +67,10 @@ int set_level(int& argc, char** argv) {
     return 0;
   }
   const std::string name(name_of(*asked_level()));
+  if (*asked_level() <= processor_cpu_level() && !is_compiled(*asked_level())) {
+    std::cout << "skipped: this build has no loops of CPU level " << name << "\n";
+    return kSkipped;
+  }
   if (*asked_level() > detected_cpu_level()) {
     std::cout << "skipped: this processor has no CPU level " << name << ", only up to "
               << name_of(detected_cpu_level()) << "\n";
@@ -93,7 +97,9 @@ std::vector<CpuLevel> levels_under_test() {
   }
   std::vector<CpuLevel> levels;
   for (int level = 0; level <= static_cast<int>(cpu_level()); ++level) {
-    levels.push_back(static_cast<CpuLevel>(level));
+    if (is_compiled(static_cast<CpuLevel>(level))) {
+      levels.push_back(static_cast<CpuLevel>(level));
+    }
   }
   return levels;
 }

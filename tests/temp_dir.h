@@ -61,10 +61,10 @@ std::string patched(std::string bytes, size_t offset, T value) {
   return bytes;
 }
 
-/// Passes if `statement` throws `type` with a message that has `text` in it.
-#define EXPECT_ERROR(statement, type, text)  \
-  EXPECT_THAT(                               \
-      [&] { static_cast<void>(statement); }, \
-      ::testing::Throws<type>(::testing::Property(&type::what, ::testing::HasSubstr(text))))
+/// Passes if `statement` throws `type` with a message that says `text`; wants tests/says.h.
+#define EXPECT_ERROR(statement, type, text)          \
+  EXPECT_THAT([&] { static_cast<void>(statement); }, \
+              ::testing::Throws<type>(               \
+                  ::testing::Property(&type::what, ::tapestry::Says(std::string(text)))))
 
 }  // namespace tapestry::data

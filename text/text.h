@@ -3,4 +3,4 @@
 
 #include "text/chat/chat_format.h"
 #include "text/sources/text_source.h"
-#include "text/tokenizers/tokenizer.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"

@@ -11,7 +11,7 @@ namespace tapestry::kernels {
 TAPESTRY_DECLARE_PER_ISA(void philox_blocks(
     uint64_t seed, uint64_t stream, uint64_t first_block, int64_t count, uint32_t* words))
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(TAPESTRY_WITHOUT_AVX512_BF16)
 // Sources of that level use the loops of the level below, which are the same.
 namespace avx512_bf16 {
 using avx512::philox_blocks;

@@ -9,7 +9,7 @@
 #include "autograd/tensor/error.h"
 #include "diagnosis/accuracy/checklist_data.h"
 #include "diagnosis/accuracy/checklist_items.h"
-#include "diagnosis/report/number_text.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::accuracy {
 namespace {
@@ -38,7 +38,7 @@ Finding json_of(const Value& value) {
   return value.is_null() ? Finding(nullptr) : Finding(to_yaml(value));
 }
 
-std::optional<double> number_of(const Value& value) {
+std::optional<double> number_if_any(const Value& value) {
   return value.is<double>()    ? std::optional(value.as<double>())
          : value.is<int64_t>() ? std::optional(static_cast<double>(value.as<int64_t>()))
                                : std::nullopt;
@@ -52,7 +52,7 @@ bool same_number(double a, double b) {
 bool same_value(const Value& a, const Value& b, bool zero_is_none) {
   const auto number = [&](const Value& value) {
     const bool none = value.is_null() || value == Value(std::string("none"));
-    return zero_is_none && none ? std::optional(0.0) : number_of(value);
+    return zero_is_none && none ? std::optional(0.0) : number_if_any(value);
   };
   const auto x = number(a);
   const auto y = number(b);
@@ -122,7 +122,7 @@ void Checklist::add(std::string_view group,
 
 bool Checklist::has_experts(const ChecklistSide& side) const {
   const auto found = side.values.find("moe_config.num_experts");
-  return found != side.values.end() && number_of(found->second).value_or(1) > 1;
+  return found != side.values.end() && number_if_any(found->second).value_or(1) > 1;
 }
 
 bool Checklist::has_text(const ChecklistSide& side, const char* key, const char* text) const {
@@ -218,15 +218,15 @@ void Checklist::add_learning_rates() {
   const int64_t step = *rates_part_->step;
   const bool has_own_row = differs("optimizer_config.learning_rate");
   const auto text = [&](const ChecklistSide& side) {
-    return concat(report::number_text(side.learning_rate(step)), " at step ", step);
+    return concat(number_text(side.learning_rate(step)), " at step ", step);
   };
   if (!has_own_row) {
     add(kGroup, kKey, text(ours_), text(other_), kDiffering,
         concat(differing, " of ", (steps + stride - 1) / stride, " steps differ, at most by ",
-               report::number_text(largest, 3),
+               number_text(largest, 3),
                ": compare warm-up, style, length and end of both schedules"));
   }
-  report::PageChart chart{.title = "learning rate",
+  report::LineChart chart{.title = "learning rate",
                           .unit = "",
                           .lines = {},
                           .x = {1, static_cast<double>(std::max<int64_t>(steps, 2))},
@@ -236,7 +236,7 @@ void Checklist::add_learning_rates() {
   report_.chart_runs = {ours_.file, other_.file};
   for (size_t run = 0; run < 2; ++run) {
     const ChecklistSide& side = run == 0 ? ours_ : other_;
-    report::PageLine line{.run = run, .owner = side.file, .name = "learning rate"};
+    report::ChartCurve line{.run = run, .owner = side.file, .name = "learning rate"};
     for (int64_t at = 1; at <= steps; at += std::max<int64_t>(1, steps / kPoints)) {
       line.points.push_back({static_cast<double>(at), side.learning_rate(at)});
     }
@@ -263,8 +263,8 @@ void Checklist::add_decay() {
       add("optimizer", key, ours, nullptr, kNotSaid, kDoesNotSay);
     } else if (same_number(*mine, *theirs)) {
       add("optimizer", key, ours, *theirs, kSame, "");
-    } else if (!has_own_row || !same_number(*mine, number_of(own->second).value_or(*mine)) ||
-               !same_number(*theirs, number_of(all->second).value_or(*theirs))) {
+    } else if (!has_own_row || !same_number(*mine, number_if_any(own->second).value_or(*mine)) ||
+               !same_number(*theirs, number_if_any(all->second).value_or(*theirs))) {
       differing[{*mine, *theirs}].push_back(kind.name);
     }
   }

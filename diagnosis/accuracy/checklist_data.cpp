@@ -8,6 +8,7 @@
 #include "parallel_core/data/blended_dataset.h"
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/data/step_dataset.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/tokenizer_record.h"
 
 namespace tapestry::accuracy {

@@ -30,7 +30,7 @@ constexpr std::string_view kDecayCourse =
     "weight decay changes over the run on one side, or in another way";
 constexpr std::string_view kUpdate = "updates differ from the first step on";
 
-std::string text_of(DType dtype) { return std::string(name_of(dtype)); }
+std::string dtype_text(DType dtype) { return std::string(name_of(dtype)); }
 
 Value window(const AllConfig& config, const SideOptions& /*options*/) {
   const auto& size = config.model_config.window_size;
@@ -41,32 +41,32 @@ Value window(const AllConfig& config, const SideOptions& /*options*/) {
 Value residual_dtype(const AllConfig& config, const SideOptions& /*options*/) {
   const TransformerConfig& model = config.model_config;
   return model.fp32_residual_connection
-             ? Value(text_of(kFloat32))
-             : Value(text_of(model.residual_connection_dtype.value_or(model.compute_dtype)));
+             ? Value(dtype_text(kFloat32))
+             : Value(dtype_text(model.residual_connection_dtype.value_or(model.compute_dtype)));
 }
 
 Value softmax_dtype(const AllConfig& config, const SideOptions& /*options*/) {
   const TransformerConfig& model = config.model_config;
-  return {text_of(model.attention_softmax_in_fp32 ? kFloat32 : model.softmax_compute_dtype)};
+  return {dtype_text(model.attention_softmax_in_fp32 ? kFloat32 : model.softmax_compute_dtype)};
 }
 
 Value loss_dtype(const AllConfig& config, const SideOptions& /*options*/) {
-  return {text_of(config.model_config.fp16_lm_cross_entropy ? kFloat16 : kFloat32)};
+  return {dtype_text(config.model_config.fp16_lm_cross_entropy ? kFloat16 : kFloat32)};
 }
 
 Value embedding_dtype(const AllConfig& config, const SideOptions& /*options*/) {
   const TransformerConfig& model = config.model_config;
-  return {text_of(model.embedding_init_dtype.value_or(model.params_dtype))};
+  return {dtype_text(model.embedding_init_dtype.value_or(model.params_dtype))};
 }
 
 Value compute_dtype(const AllConfig& config, const SideOptions& /*options*/) {
-  return {text_of(config.model_config.compute_dtype)};
+  return {dtype_text(config.model_config.compute_dtype)};
 }
 
 Value gradient_dtype(const AllConfig& config, const SideOptions& /*options*/) {
-  return {text_of(config.training_config.accumulate_allreduce_grads_in_fp32
-                      ? kFloat32
-                      : config.optimizer_config.main_grads_dtype)};
+  return {dtype_text(config.training_config.accumulate_allreduce_grads_in_fp32
+                         ? kFloat32
+                         : config.optimizer_config.main_grads_dtype)};
 }
 
 Value experts(const AllConfig& config, const SideOptions& /*options*/) {
@@ -190,7 +190,7 @@ std::string capacity_remark(const Value& value, const ChecklistSide& ours) {
 }
 
 Value accumulation(const AllConfig& /*config*/, const SideOptions& /*options*/) {
-  return {text_of(kFloat32)};
+  return {dtype_text(kFloat32)};
 }
 
 constexpr ChecklistItem kItems[] = {

@@ -8,7 +8,7 @@
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "diagnosis/accuracy/checklist_items.h"
-#include "parallel_core/config/read/golden.h"
+#include "diagnosis/accuracy/replay_case.h"
 #include "parallel_core/config/schema/schema.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 
@@ -37,7 +37,7 @@ std::string file_of(const std::string& path) {
 }
 
 // The part of "section.key" before the first dot, and the rest.
-std::pair<std::string, std::string> parts_of(std::string_view path) {
+std::pair<std::string, std::string> split_path(std::string_view path) {
   const size_t dot = path.find('.');
   return dot == std::string_view::npos
              ? std::pair{std::string(), std::string(path)}
@@ -48,7 +48,7 @@ Value value_in(const AllConfig& config, const ChecklistItem& item, const SideOpt
   if (item.of != nullptr) {
     return item.of(config, options);
   }
-  const auto [section, key] = parts_of(item.key);
+  const auto [section, key] = split_path(item.key);
   const config::Key* found = config::find_key(section, key);
   check<RuntimeError>(found != nullptr, "checklist: there is no key ", item.key);
   return found->field.get(config);
@@ -62,7 +62,7 @@ ChecklistSide read_reference(const std::string& text, const std::string& file) {
   const std::string folder = fs::path(file).parent_path().string();
   std::string yaml;
   try {
-    yaml = golden_config_to_yaml(text, folder, "output");
+    yaml = replay_case_yaml(text, folder, "output");
   } catch (const ValueError& error) {
     throw ValueError(concat(file, ": ", error.what()));
   }

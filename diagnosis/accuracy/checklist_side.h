@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "interop/architectures/read_hf_config.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/config/read/read_hf_config.h"
 #include "parallel_core/config/yaml/value.h"
 
 namespace tapestry::accuracy {

@@ -7,14 +7,13 @@
 #include <limits>
 
 #include "autograd/tensor/error.h"
-#include "diagnosis/report/number_text.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::accuracy {
 namespace {
 
-using report::number_text;
-using report::PageChart;
-using report::PageLine;
+using report::ChartCurve;
+using report::LineChart;
 
 // What has been judged, with the curves.
 struct Judged {
@@ -147,7 +146,7 @@ void add_charts(VerdictReport& report, const Judged& judged) {
   const CurveJudgement& j = judged.judgement;
   const plot::Range x = plot::range_of(
       {static_cast<double>(curves.steps.front()), static_cast<double>(curves.steps.back())}, 0);
-  PageChart values{.title = curves.name, .unit = "", .lines = {}, .x = x, .wide = true};
+  LineChart values{.title = curves.name, .unit = "", .lines = {}, .x = x, .wide = true};
   values.lines.push_back({.run = 0,
                           .owner = report.chart_runs[0],
                           .name = curves.name,
@@ -158,7 +157,7 @@ void add_charts(VerdictReport& report, const Judged& judged) {
                             .name = curves.name,
                             .points = points_of(curves.steps, curves.references[i])});
   }
-  PageChart difference{.title = curves.name + ": difference",
+  LineChart difference{.title = curves.name + ": difference",
                        .unit = curves.relative ? "of the reference" : "",
                        .lines = {},
                        .x = x,

@@ -13,7 +13,7 @@
 #include "diagnosis/accuracy/tensor_pairs.h"
 #include "diagnosis/dump/dump_reader.h"
 #include "diagnosis/dump/rounding_file.h"
-#include "diagnosis/report/number_text.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::accuracy {
 namespace {
@@ -437,8 +437,8 @@ class DumpComparison {
   void add_lines(std::vector<std::string>& lines) const {
     if (iterations_ == 0) {
       lines.push_back(concat("No iteration is in both dumps: ", ours_.folder(), " has ",
-                             report::ranges_text(ours_.iterations(), 5), ", ", expected_.folder(),
-                             " has ", report::ranges_text(expected_.iterations(), 5), "."));
+                             ranges_text(ours_.iterations(), 5), ", ", expected_.folder(), " has ",
+                             ranges_text(expected_.iterations(), 5), "."));
       return;
     }
     if (!our_movements_.measured() && !their_movements_.measured()) {
@@ -459,9 +459,9 @@ class DumpComparison {
       if (by_statistics_ > 0) {
         line += concat(", ", by_statistics_, " by their statistics");
       }
-      line += concat("; ", differing_, " beyond ", report::number_text(options_.multiple),
+      line += concat("; ", differing_, " beyond ", number_text(options_.multiple),
                      " times what rounding moves them; the largest share of a bound is ",
-                     report::number_text(largest_share_, 3), ".");
+                     number_text(largest_share_, 3), ".");
       lines.push_back(line);
     }
     if (first_.has_value() && !first_detail_.empty()) {

@@ -5,12 +5,10 @@
 #include <numeric>
 
 #include "autograd/tensor/error.h"
-#include "diagnosis/report/number_text.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::accuracy {
 namespace {
-
-using report::number_text;
 
 constexpr double kShareBelow = 0.99;
 constexpr double kShareInBand = 0.9;

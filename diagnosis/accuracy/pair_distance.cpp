@@ -8,7 +8,7 @@
 
 #include "autograd/tensor/error.h"
 #include "diagnosis/dump/dense.h"
-#include "diagnosis/report/number_text.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::accuracy {
 namespace {
@@ -249,8 +249,8 @@ PairDistance value_distance(const TensorPair& pair, DistanceUnit unit) {
   out.distance = sum.distance();
   out.sample = worst_sample;
   if (sum.largest_difference() > 0) {
-    out.detail = concat(report::number_text(sum.found(), 9), " instead of ",
-                        report::number_text(sum.expected(), 9));
+    out.detail =
+        concat(number_text(sum.found(), 9), " instead of ", number_text(sum.expected(), 9));
     const bool whole = pair.ours.cut == Cut::kNone && !pair.ours.place.has_value();
     out.micro_batch = pair.ours.tensor->micro_batch_of(worst_sample);
     if (whole) {
@@ -343,13 +343,12 @@ PairDistance statistic_distance(const TensorPair& pair, DistanceUnit unit) {
                  : scale > 0     ? difference / scale
                                  : std::numeric_limits<double>::infinity();
   if (out.distance > 0) {
-    out.detail = extremes >= norms
-                     ? concat("max ", report::number_text(a.statistics.max, 9), " instead of ",
-                              report::number_text(b.statistics.max, 9), ", min ",
-                              report::number_text(a.statistics.min, 9), " instead of ",
-                              report::number_text(b.statistics.min, 9))
-                     : concat("l2norm ", report::number_text(a.statistics.l2norm, 9),
-                              " instead of ", report::number_text(b.statistics.l2norm, 9));
+    out.detail = extremes >= norms ? concat("max ", number_text(a.statistics.max, 9),
+                                            " instead of ", number_text(b.statistics.max, 9),
+                                            ", min ", number_text(a.statistics.min, 9),
+                                            " instead of ", number_text(b.statistics.min, 9))
+                                   : concat("l2norm ", number_text(a.statistics.l2norm, 9),
+                                            " instead of ", number_text(b.statistics.l2norm, 9));
   }
   return out;
 }

@@ -7,7 +7,7 @@
 
 #include "diagnosis/accuracy/tensor_names.h"
 #include "diagnosis/dump/logical_tensor.h"
-#include "parallel_core/file_place.h"
+#include "interop/architectures/file_place.h"
 
 namespace tapestry::accuracy {
 

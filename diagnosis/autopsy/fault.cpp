@@ -19,7 +19,7 @@ namespace {
 constexpr std::array<std::string_view, 7> kKindNames = {"made", "parameter", "received", "reduced",
                                                         "grew", "no_tokens", "unknown"};
 
-OpLine line_of(const TracedOp& op) {
+OpLine to_op_line(const TracedOp& op) {
   return {.micro_batch = op.micro_batch,
           .pass = std::string(op.pass == OpPass::kAgain ? "again"
                               : op.in_backward          ? "backward"
@@ -71,11 +71,11 @@ Fault fault_at(const TraceSide& side, size_t index) {
   const int64_t order = op.chunk * side.stages + side.stage;
   fault.stage_order = op.in_backward ? -order : order;
   fault.number = op.number;
-  fault.op = line_of(op);
+  fault.op = to_op_line(op);
   fault.source = source_of(op.op);
   const size_t first = index > kOpsBefore ? index - kOpsBefore : 0;
   for (size_t i = first; i < index; ++i) {
-    fault.before.push_back(line_of(trace.ops()[i]));
+    fault.before.push_back(to_op_line(trace.ops()[i]));
   }
   // The last suspect that an op up to here was given; else what the op itself was given.
   int32_t parameter = op.parameter;
@@ -257,9 +257,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // JSON has no infinities; what is not finite has been told of elsewhere.
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(value_text(value)); }
+Json number_or_text(double value) {
+  return std::isfinite(value) ? Json(value) : Json(value_text(value));
+}
 
-double number_of(const Json& json) {
+double number_or_infinity(const Json& json) {
   return json.is_number() ? json.get<double>() : std::numeric_limits<double>::infinity();
 }
 
@@ -268,8 +270,8 @@ Json line_json(const OpLine& line) {
           {"pass", line.pass},
           {"module", line.module},
           {"op", line.op},
-          {"largest_input", number(line.largest_input)},
-          {"largest_output", number(line.largest_output)},
+          {"largest_input", number_or_text(line.largest_input)},
+          {"largest_output", number_or_text(line.largest_output)},
           {"status", line.finite_output ? "finite" : "not finite"}};
 }
 
@@ -278,8 +280,8 @@ OpLine parse_line(const Json& json) {
           .pass = json.at("pass"),
           .module = json.at("module"),
           .op = json.at("op"),
-          .largest_input = number_of(json.at("largest_input")),
-          .largest_output = number_of(json.at("largest_output")),
+          .largest_input = number_or_infinity(json.at("largest_input")),
+          .largest_output = number_or_infinity(json.at("largest_output")),
           .finite_output = json.at("status") == "finite"};
 }
 
@@ -299,9 +301,9 @@ nlohmann::ordered_json fault_json(const Fault& fault) {
                {"element", fault.element},
                {"parameter", fault.parameter},
                {"parameter_row", fault.parameter_row},
-               {"parameter_largest", number(fault.parameter_largest)},
+               {"parameter_largest", number_or_text(fault.parameter_largest)},
                {"parameter_is_suspect", fault.parameter_is_suspect},
-               {"growth", number(fault.growth)},
+               {"growth", number_or_text(fault.growth)},
                {"row", fault.row},
                {"position", fault.position},
                {"sample", fault.sample},
@@ -342,9 +344,9 @@ Fault parse_fault(const nlohmann::ordered_json& json) {
   fault.element = json.at("element");
   fault.parameter = json.at("parameter");
   fault.parameter_row = json.at("parameter_row");
-  fault.parameter_largest = number_of(json.at("parameter_largest"));
+  fault.parameter_largest = number_or_infinity(json.at("parameter_largest"));
   fault.parameter_is_suspect = json.at("parameter_is_suspect");
-  fault.growth = number_of(json.at("growth"));
+  fault.growth = number_or_infinity(json.at("growth"));
   fault.row = json.at("row");
   fault.position = json.at("position");
   fault.sample = json.at("sample");

@@ -22,6 +22,7 @@
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/step/metrics.h"
 #include "parallel_core/training/step/train_one_step.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 
@@ -143,11 +144,11 @@ bool same_number(double a, double b) {
          (std::isnan(a) && std::isnan(b));
 }
 
-std::string line_of(const char* what, const std::string& recorded, const std::string& here) {
+std::string compared_line(const char* what, const std::string& recorded, const std::string& here) {
   return concat("  ", what, "  recorded ", recorded, ", here ", here, "\n");
 }
 
-std::string number_text(double value) {
+std::string with_bits(double value) {
   return concat(without_nan_sign(value), " (bits ", autopsy::bits_text(value), ")");
 }
 
@@ -160,14 +161,14 @@ ReplayReport compare(const CapsuleRecord& record, const Replayed& found) {
                    (!finds_place || place == record.place);
   report.text = concat("step ", record.step, ", ", record.layout, ": ", record.anomaly, ", ",
                        record.verdict, "\n");
-  report.text += line_of("loss ", number_text(record.loss), number_text(found.result.loss));
+  report.text += compared_line("loss ", with_bits(record.loss), with_bits(found.result.loss));
   if (!record.forward_only) {
     report.text +=
-        line_of("norm ", number_text(record.grad_norm), number_text(found.result.grad_norm));
+        compared_line("norm ", with_bits(record.grad_norm), with_bits(found.result.grad_norm));
   }
   if (finds_place) {
     const auto or_none = [](const std::string& text) { return text.empty() ? "none" : text; };
-    report.text += line_of("place", or_none(record.place), or_none(place));
+    report.text += compared_line("place", or_none(record.place), or_none(place));
     report.text += concat(autopsy::fault_sentence(*found.fault), "\n");
   }
   if (report.returns) {

@@ -18,8 +18,10 @@
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/step/metrics.h"
 #include "parallel_core/training/step/trainer_state.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/row_text.h"
 #include "text/tokenizers/tokenizer.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 
@@ -125,6 +127,17 @@ std::function<std::string(const std::vector<int64_t>&)> text_maker(const AllConf
       return concat("(no text: ", error.what(), ")");
     }
   };
+}
+
+// How many capsules lie beside this one.
+int64_t capsules_beside(const fs::path& folder) {
+  int64_t there = 0;
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder.parent_path(), none)) {
+    const fs::path name = entry.path().filename();
+    there += name.string().starts_with("step_") && name != folder.filename() ? 1 : 0;
+  }
+  return there;
 }
 
 }  // namespace
@@ -290,6 +303,39 @@ void StepAutopsy::load_past(const TrainerState& state) {
   }
 }
 
+autopsy::CapsuleRecord StepAutopsy::capsule_record(
+    const ComputedStep& step,
+    const std::string& anomaly,
+    const StepFindings& findings,
+    const std::vector<std::string>& generators) const {
+  const int64_t data_parallel =
+      model_parallel_is_initialized() ? get_data_parallel_world_size() : 1;
+  autopsy::CapsuleRecord record{
+      .step = step.step,
+      .applied = cell_.position().applied,
+      .skipped = cell_.position().skipped,
+      .seed = config_.training_config.seed,
+      .loss_scale = cell_.grad_scaler().state().scale,
+      .scale_good_steps = cell_.grad_scaler().state().good_steps,
+      .data_parallel_size = data_parallel,
+      .forward_only = step.forward_only,
+      .anomaly = anomaly,
+      .verdict = findings.transient ? "transient" : "deterministic",
+      .layout = layout_line(config_.parallel_config, data_parallel),
+      .loss = step.result.loss,
+      .grad_norm = step.result.grad_norm,
+      .place = findings.transient ? std::string() : fault_place(findings.fault)};
+  for (size_t rank = 0; rank < generators.size(); ++rank) {
+    const Json state = Json::parse(generators[rank]);
+    autopsy::CapsuleRank& one = record.ranks.emplace_back();
+    const DissectedRank& known = findings.ranks[std::min(rank, findings.ranks.size() - 1)];
+    one.machine = known.machine;
+    one.local_losses = known.local_losses;
+    one.generator = {.seed = state.at("seed"), .offset = state.at("offset")};
+  }
+  return record;
+}
+
 std::string StepAutopsy::write_capsule(const ComputedStep& step,
                                        const std::string& anomaly,
                                        const StepFindings& findings,
@@ -313,15 +359,7 @@ std::string StepAutopsy::write_capsule(const ComputedStep& step,
       if (!first) {
         return;
       }
-      int64_t there = 0;
-      std::error_code none;
-      for (const fs::directory_entry& entry : fs::directory_iterator(options_.folder, none)) {
-        there += entry.path().filename().string().starts_with("step_") &&
-                         entry.path().filename() != folder.filename()
-                     ? 1
-                     : 0;
-      }
-      wanted = there < config_.training_config.max_capsules;
+      wanted = capsules_beside(folder) < config_.training_config.max_capsules;
       if (wanted) {
         fs::remove_all(temporary);
         fs::create_directories(temporary);
@@ -352,33 +390,10 @@ std::string StepAutopsy::write_capsule(const ComputedStep& step,
       if (!first) {
         return;
       }
-      const int64_t data_parallel = split ? get_data_parallel_world_size() : 1;
       fs::rename(written, temporary / "weights");
       write_file_atomically((temporary / "config.yaml").string(), options_.resolved_config);
-      autopsy::CapsuleRecord record{
-          .step = step.step,
-          .applied = cell_.position().applied,
-          .skipped = cell_.position().skipped,
-          .seed = config_.training_config.seed,
-          .loss_scale = cell_.grad_scaler().state().scale,
-          .scale_good_steps = cell_.grad_scaler().state().good_steps,
-          .data_parallel_size = data_parallel,
-          .forward_only = step.forward_only,
-          .anomaly = anomaly,
-          .verdict = findings.transient ? "transient" : "deterministic",
-          .layout = layout_line(config_.parallel_config, data_parallel),
-          .loss = step.result.loss,
-          .grad_norm = step.result.grad_norm,
-          .place = findings.transient ? std::string() : fault_place(findings.fault)};
-      for (size_t rank = 0; rank < generators.size(); ++rank) {
-        const Json state = Json::parse(generators[rank]);
-        autopsy::CapsuleRank& one = record.ranks.emplace_back();
-        const DissectedRank& known = findings.ranks[std::min(rank, findings.ranks.size() - 1)];
-        one.machine = known.machine;
-        one.local_losses = known.local_losses;
-        one.generator = {.seed = state.at("seed"), .offset = state.at("offset")};
-      }
-      autopsy::write_capsule_record(temporary.string(), record);
+      autopsy::write_capsule_record(temporary.string(),
+                                    capsule_record(step, anomaly, findings, generators));
       const accuracy::VerdictReport report = report_of(step, findings, text);
       write_file_atomically((temporary / "report.json").string(),
                             report_json_of(report, anomaly, findings));

@@ -15,6 +15,10 @@
 
 namespace tapestry {
 
+namespace autopsy {
+struct CapsuleRecord;
+}
+
 struct AutopsyOptions {
   std::string folder;           ///< of capsules: OUTPUT/capsule; empty: none are written
   std::string resolved_config;  ///< content of config.yaml
@@ -61,6 +65,11 @@ class StepAutopsy final : public StepExaminer, public StepObserver {
   std::string sentence(const ComputedStep& step,
                        const std::string& anomaly,
                        const StepFindings& findings) const;
+  /// `generators`: the state of each rank's, as JSON.
+  autopsy::CapsuleRecord capsule_record(const ComputedStep& step,
+                                        const std::string& anomaly,
+                                        const StepFindings& findings,
+                                        const std::vector<std::string>& generators) const;
   std::string write_capsule(const ComputedStep& step,
                             const std::string& anomaly,
                             const StepFindings& findings,

@@ -149,7 +149,7 @@ std::string number_field(double value) {
   return {text.data(), end};
 }
 
-std::optional<double> number_of(std::string_view text) {
+std::optional<double> parse_number(std::string_view text) {
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
@@ -160,7 +160,7 @@ std::optional<double> number_of(std::string_view text) {
   return value;
 }
 
-std::optional<int64_t> integer_of(std::string_view text) {
+std::optional<int64_t> parse_integer(std::string_view text) {
   int64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);

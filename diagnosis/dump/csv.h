@@ -46,7 +46,7 @@ class CsvTable {
 /// The shortest text that reads back as the same number: "0.1", "1e-30", "nan", "-inf".
 std::string number_field(double value);
 /// Nothing for a text that is no number, or has anything behind it.
-std::optional<double> number_of(std::string_view text);
-std::optional<int64_t> integer_of(std::string_view text);
+std::optional<double> parse_number(std::string_view text);
+std::optional<int64_t> parse_integer(std::string_view text);
 
 }  // namespace tapestry::dump

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr uint64_t kMaxSettingsBytes = uint64_t{1} << 20U;
 
 std::optional<int64_t> index_of(std::string_view name) {
-  const auto index = integer_of(name);
+  const auto index = parse_integer(name);
   // One spelling per number, so that no two folders have the same.
   return index.has_value() && *index >= 0 && std::to_string(*index) == name ? index : std::nullopt;
 }

@@ -105,7 +105,7 @@ std::optional<Shape> shape_of(std::string_view text) {
   }
   Shape shape;
   for (const std::string_view piece : *pieces) {
-    const auto size = integer_of(piece);
+    const auto size = parse_integer(piece);
     if (!size.has_value() || *size < 0) {
       return std::nullopt;
     }
@@ -121,9 +121,9 @@ std::optional<AxisRanges> axis_ranges_of(std::string_view text, int64_t size) {
   AxisRanges ranges;
   for (const std::string_view piece : pieces) {
     const size_t colon = piece.find(':');
-    const auto begin = integer_of(piece.substr(0, colon));
+    const auto begin = parse_integer(piece.substr(0, colon));
     const auto length = colon != std::string_view::npos
-                            ? integer_of(piece.substr(colon + 1))
+                            ? parse_integer(piece.substr(colon + 1))
                             : size / static_cast<int64_t>(pieces.size());
     // Far from where sums of them overflow.
     constexpr int64_t kMost = int64_t{1} << 60U;
@@ -155,8 +155,8 @@ std::optional<std::vector<AxisRanges>> ranges_of(std::string_view text, const Sh
 /// Appends what "4" or "4-7" means; false if it means nothing.
 bool append_samples(std::string_view text, std::vector<int64_t>& samples) {
   const size_t dash = text.find('-');
-  const auto first = integer_of(text.substr(0, dash));
-  const auto last = dash == std::string_view::npos ? first : integer_of(text.substr(dash + 1));
+  const auto first = parse_integer(text.substr(0, dash));
+  const auto last = dash == std::string_view::npos ? first : parse_integer(text.substr(dash + 1));
   if (!first.has_value() || !last.has_value() || *first < 0 || *last < *first ||
       *last - *first >= kMaxSamples - static_cast<int64_t>(samples.size())) {
     return false;
@@ -244,7 +244,7 @@ DumpRow DumpRowReader::read(size_t row) const {
     if (!found.has_value()) {
       return int64_t{0};
     }
-    const auto value = integer_of(table_.at(row, *found));
+    const auto value = parse_integer(table_.at(row, *found));
     if (!value.has_value() || *value < 0) {
       table_.fail(row, *found, "is no integer from 0 on");
     }
@@ -278,7 +278,7 @@ DumpRow DumpRowReader::read(size_t row) const {
       out.statistics.md5 = field;
       continue;
     }
-    const auto value = number_of(field);
+    const auto value = parse_number(field);
     if (!value.has_value()) {
       table_.fail(row, column, "is no number");
     }
@@ -292,7 +292,7 @@ DumpRow DumpRowReader::read(size_t row) const {
   const std::string samples = text("Samples");
   const size_t at_sign = samples.find('@');
   if (at_sign != std::string::npos) {
-    const auto axis = integer_of(std::string_view(samples).substr(at_sign + 1));
+    const auto axis = parse_integer(std::string_view(samples).substr(at_sign + 1));
     if (!axis.has_value() || *axis < 0) {
       table_.fail(row, table_.column("Samples"), "names no axis behind the @");
     }

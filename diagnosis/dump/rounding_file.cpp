@@ -42,7 +42,7 @@ std::vector<RoundingRow> read_rounding(const std::string& path) {
     }
     row.input = table.at(i, io) == "input";
     const auto integer = [&](size_t column) {
-      const auto value = integer_of(table.at(i, column));
+      const auto value = parse_integer(table.at(i, column));
       if (!value.has_value() || *value < 0) {
         table.fail(i, column, "is no integer from 0 on");
       }
@@ -51,7 +51,7 @@ std::vector<RoundingRow> read_rounding(const std::string& path) {
     row.slot = integer(slot);
     row.pass = table.at(i, pass);
     row.iteration = integer(iteration);
-    const auto moved = number_of(table.at(i, distance));
+    const auto moved = parse_number(table.at(i, distance));
     if (!moved.has_value() || !std::isfinite(*moved) || *moved < 0) {
       table.fail(i, distance, "is no finite number from 0 on");
     }

@@ -90,10 +90,12 @@ bool DistanceSum::add(const Tensor& found, const Tensor& expected) {
   return true;
 }
 
+double DistanceSum::euclidean_difference() const { return std::sqrt(squared_difference_); }
+
 double DistanceSum::distance() const {
   return unit_ == DistanceUnit::kElement
              ? ratio(largest_difference_, largest_expected_)
-             : ratio(std::sqrt(squared_difference_), std::sqrt(squared_expected_));
+             : ratio(euclidean_difference(), std::sqrt(squared_expected_));
 }
 
 std::pair<double, double> tensor_size(const Tensor& x) {

@@ -32,6 +32,7 @@ class DistanceSum {
   /// differs.
   double distance() const;
   double largest_difference() const { return largest_difference_; }
+  double euclidean_difference() const;
   /// Index of the worst element within its piece, and the two values there.
   int64_t worst() const { return worst_; }
   double found() const { return found_; }

@@ -51,7 +51,7 @@ void check_same_window(const json& first, const RankTrace& trace) {
   }
 }
 
-std::string number(double value, const char* format = "%.6g") {
+std::string formatted_number(double value, const char* format = "%.6g") {
   char text[40];
   std::snprintf(text, sizeof(text), format, value);
   return text;
@@ -86,8 +86,8 @@ class CsvFile {
   std::string text_;
 };
 
-double value_of(const json& row, const char* key) { return row.at(key).get<double>(); }
-std::string text_of(const json& row, const char* key) { return row.at(key).get<std::string>(); }
+double row_value(const json& row, const char* key) { return row.at(key).get<double>(); }
+std::string row_text(const json& row, const char* key) { return row.at(key).get<std::string>(); }
 std::string whole(const json& row, const char* key) {
   return std::to_string(row.at(key).get<int64_t>());
 }
@@ -100,14 +100,14 @@ struct Rates {
 Rates rates_of(double ms, double gflop, double mb, const json& peak) {
   const double gflops = ratio(gflop, ms / 1e3);
   const double bandwidth = ratio(mb / 1e3, ms / 1e3);
-  return {gflops, ratio(gflops, value_of(peak, "gflop_per_s")), bandwidth,
-          ratio(bandwidth, value_of(peak, "gb_per_s"))};
+  return {gflops, ratio(gflops, row_value(peak, "gflop_per_s")), bandwidth,
+          ratio(bandwidth, row_value(peak, "gb_per_s"))};
 }
 
 double total_ms(const json& table) {
   double sum = 0;
   for (const json& row : table.at("ops")) {
-    sum += value_of(row, "self_ms");
+    sum += row_value(row, "self_ms");
   }
   return sum;
 }
@@ -119,14 +119,15 @@ void write_ops(const std::vector<json>& tables, const std::string& folder) {
   for (const json& table : tables) {
     const double total = total_ms(table);
     for (const json& row : table.at("ops")) {
-      const double self = value_of(row, "self_ms");
+      const double self = row_value(row, "self_ms");
       const Rates rates =
-          rates_of(self, value_of(row, "gflop"), value_of(row, "mb"), table.at("peak"));
-      csv.row({whole(table, "rank"), text_of(row, "kind"), text_of(row, "name"),
-               text_of(row, "pass"), whole(row, "calls"), number(value_of(row, "ms")), number(self),
-               number(ratio(self, total)), number(value_of(row, "gflop"), "%.12g"),
-               number(rates.gflops), number(rates.of_peak), number(value_of(row, "mb")),
-               number(rates.bandwidth), number(rates.of_bandwidth)});
+          rates_of(self, row_value(row, "gflop"), row_value(row, "mb"), table.at("peak"));
+      csv.row({whole(table, "rank"), row_text(row, "kind"), row_text(row, "name"),
+               row_text(row, "pass"), whole(row, "calls"), formatted_number(row_value(row, "ms")),
+               formatted_number(self), formatted_number(ratio(self, total)),
+               formatted_number(row_value(row, "gflop"), "%.12g"), formatted_number(rates.gflops),
+               formatted_number(rates.of_peak), formatted_number(row_value(row, "mb")),
+               formatted_number(rates.bandwidth), formatted_number(rates.of_bandwidth)});
     }
   }
   csv.write();
@@ -140,15 +141,15 @@ struct ModuleSum {
 std::map<std::pair<std::string, std::string>, ModuleSum> module_sums(const json& rows) {
   std::map<std::pair<std::string, std::string>, ModuleSum> sums;
   for (const json& row : rows) {
-    const std::string pass = text_of(row, "pass");
-    std::string path = text_of(row, "module");
-    sums[{path, pass}].self_ms += value_of(row, "self_ms");
+    const std::string pass = row_text(row, "pass");
+    std::string path = row_text(row, "module");
+    sums[{path, pass}].self_ms += row_value(row, "self_ms");
     sums[{path, pass}].calls += row.at("calls").get<int64_t>();
     while (true) {
       ModuleSum& sum = sums[{path, pass}];
-      sum.inside_ms += value_of(row, "self_ms");
-      sum.gflop += value_of(row, "gflop");
-      sum.mb += value_of(row, "mb");
+      sum.inside_ms += row_value(row, "self_ms");
+      sum.gflop += row_value(row, "gflop");
+      sum.mb += row_value(row, "mb");
       if (path.empty()) {
         break;
       }
@@ -168,9 +169,11 @@ void write_modules(const std::vector<json>& tables, const std::string& folder) {
     for (const auto& [key, sum] : module_sums(table.at("modules"))) {
       const Rates rates = rates_of(sum.inside_ms, sum.gflop, sum.mb, table.at("peak"));
       csv.row({whole(table, "rank"), key.first, key.second, std::to_string(sum.calls),
-               number(sum.inside_ms), number(sum.self_ms), number(ratio(sum.inside_ms, total)),
-               number(sum.gflop, "%.12g"), number(rates.gflops), number(rates.of_peak),
-               number(sum.mb), number(rates.bandwidth), number(rates.of_bandwidth)});
+               formatted_number(sum.inside_ms), formatted_number(sum.self_ms),
+               formatted_number(ratio(sum.inside_ms, total)), formatted_number(sum.gflop, "%.12g"),
+               formatted_number(rates.gflops), formatted_number(rates.of_peak),
+               formatted_number(sum.mb), formatted_number(rates.bandwidth),
+               formatted_number(rates.of_bandwidth)});
     }
   }
   csv.write();
@@ -180,11 +183,11 @@ void write_communication(const std::vector<json>& tables, const std::string& fol
   CsvFile csv(folder, "communication.csv", "rank,group,kind,calls,bytes,ms,waited_ms,gb_per_s");
   for (const json& table : tables) {
     for (const json& row : table.at("communication")) {
-      const double ms = value_of(row, "ms");
-      csv.row({whole(table, "rank"), text_of(row, "group"), text_of(row, "kind"),
-               whole(row, "calls"), whole(row, "bytes"), number(ms),
-               number(value_of(row, "waited_ms")),
-               number(ratio(value_of(row, "bytes") / 1e9, ms / 1e3))});
+      const double ms = row_value(row, "ms");
+      csv.row({whole(table, "rank"), row_text(row, "group"), row_text(row, "kind"),
+               whole(row, "calls"), whole(row, "bytes"), formatted_number(ms),
+               formatted_number(row_value(row, "waited_ms")),
+               formatted_number(ratio(row_value(row, "bytes") / 1e9, ms / 1e3))});
     }
   }
   csv.write();
@@ -197,7 +200,7 @@ void write_data(const std::vector<json>& tables, const std::string& folder) {
       const bool is_step = row.at("micro_batch").get<int>() < 0;
       csv.row({whole(table, "rank"), whole(row, "step"),
                is_step ? std::string("all") : whole(row, "micro_batch"),
-               number(value_of(row, "ms"))});
+               formatted_number(row_value(row, "ms"))});
     }
   }
   csv.write();
@@ -206,11 +209,11 @@ void write_data(const std::vector<json>& tables, const std::string& folder) {
 void write_memory(const std::vector<json>& tables, const std::string& folder) {
   CsvFile csv(folder, "memory.csv", "rank,module,op,kind,bytes,blocks,share_of_peak");
   for (const json& table : tables) {
-    const double peak = value_of(table.at("memory"), "peak_bytes");
+    const double peak = row_value(table.at("memory"), "peak_bytes");
     for (const json& row : table.at("memory").at("held")) {
-      csv.row({whole(table, "rank"), text_of(row, "module"), text_of(row, "op"),
-               text_of(row, "kind"), whole(row, "bytes"), whole(row, "blocks"),
-               number(ratio(value_of(row, "bytes"), peak))});
+      csv.row({whole(table, "rank"), row_text(row, "module"), row_text(row, "op"),
+               row_text(row, "kind"), whole(row, "bytes"), whole(row, "blocks"),
+               formatted_number(ratio(row_value(row, "bytes"), peak))});
     }
   }
   csv.write();
@@ -254,18 +257,18 @@ std::string ops_text(const std::vector<json>& tables) {
   for (const json& table : tables) {
     total += total_ms(table);
     for (const char* key : {"gflop_per_s", "gb_per_s"}) {
-      peak[key] = value_of(peak, key) + value_of(table.at("peak"), key) / double(tables.size());
+      peak[key] = row_value(peak, key) + row_value(table.at("peak"), key) / double(tables.size());
     }
     for (const json& row : table.at("ops")) {
-      const std::string kind = text_of(row, "kind");
-      Sum& sum = by_key[{kind, text_of(row, "name"), text_of(row, "pass")}];
+      const std::string kind = row_text(row, "kind");
+      Sum& sum = by_key[{kind, row_text(row, "name"), row_text(row, "pass")}];
       sum.name =
-          kind == "op" ? text_of(row, "name") : concat("(", kind, ") ", text_of(row, "name"));
-      sum.pass = text_of(row, "pass");
+          kind == "op" ? row_text(row, "name") : concat("(", kind, ") ", row_text(row, "name"));
+      sum.pass = row_text(row, "pass");
       sum.calls += row.at("calls").get<int64_t>();
-      sum.self_ms += value_of(row, "self_ms");
-      sum.gflop += value_of(row, "gflop");
-      sum.mb += value_of(row, "mb");
+      sum.self_ms += row_value(row, "self_ms");
+      sum.gflop += row_value(row, "gflop");
+      sum.mb += row_value(row, "mb");
     }
   }
   std::vector<Sum> sums;
@@ -306,20 +309,20 @@ MemoryKind kind_named(const std::string& name) {
 // Of the rank that held most.
 std::string memory_text(const std::vector<json>& tables) {
   constexpr size_t kShown = 10;
-  const auto peak = [](const json& table) { return value_of(table.at("memory"), "peak_bytes"); };
+  const auto peak = [](const json& table) { return row_value(table.at("memory"), "peak_bytes"); };
   const json& most =
       *std::max_element(tables.begin(), tables.end(),
                         [&](const json& a, const json& b) { return peak(a) < peak(b); });
   std::vector<HeldMemory> held;
   for (const json& row : most.at("memory").at("held")) {
-    held.push_back({.module = text_of(row, "module"),
-                    .op = text_of(row, "op"),
-                    .kind = kind_named(text_of(row, "kind")),
+    held.push_back({.module = row_text(row, "module"),
+                    .op = row_text(row, "op"),
+                    .kind = kind_named(row_text(row, "kind")),
                     .bytes = row.at("bytes").get<int64_t>(),
                     .blocks = row.at("blocks").get<int64_t>()});
   }
   return concat("memory at the peak of rank ", whole(most, "rank"), ", ",
-                number(peak(most) / (1 << 20), "%.1f"), " MiB:\n",
+                formatted_number(peak(most) / (1 << 20), "%.1f"), " MiB:\n",
                 held_text(std::move(held), kShown));
 }
 
@@ -327,11 +330,11 @@ std::string title(const std::vector<json>& tables, const std::string& folder) {
   const json& first = tables.front();
   double ms = 0;
   for (const json& table : tables) {
-    ms += value_of(table, "steps_ms") / value_of(table, "steps") / double(tables.size());
+    ms += row_value(table, "steps_ms") / row_value(table, "steps") / double(tables.size());
   }
   return concat("profile of steps ", whole(first, "first_step"), " to ", whole(first, "last_step"),
                 " on ", tables.size(), tables.size() == 1 ? " rank" : " ranks", ": ",
-                number(ms, "%.2f"), " ms a step; ", folder,
+                formatted_number(ms, "%.2f"), " ms a step; ", folder,
                 "/trace.json opens in https://ui.perfetto.dev or chrome://tracing\n");
 }
 

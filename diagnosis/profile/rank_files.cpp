@@ -210,7 +210,7 @@ void write_trace(const RankProfile& profile, const std::string& path) {
   file.commit();
 }
 
-ordered_json row_of(const WorkSum& sum) {
+ordered_json work_row(const WorkSum& sum) {
   return {{"calls", sum.calls},
           {"ms", milliseconds(sum.ns)},
           {"self_ms", milliseconds(sum.self_ns)},
@@ -262,13 +262,13 @@ ordered_json tables_of(const RankProfile& profile) {
       ordered_json row = {{"kind", name_of(key.category)},
                           {"name", recording.names[key.name]},
                           {"pass", key.category == Category::kOp ? name_of(key.pass) : ""}};
-      row.update(row_of(sum));
+      row.update(work_row(sum));
       tables["ops"].push_back(std::move(row));
     }
     tables["modules"] = ordered_json::array();
     for (const auto& [key, sum] : recording.modules) {
       ordered_json row = {{"module", recording.names[key.module]}, {"pass", name_of(key.pass)}};
-      row.update(row_of(sum));
+      row.update(work_row(sum));
       tables["modules"].push_back(std::move(row));
     }
   }

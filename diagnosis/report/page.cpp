@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
-#include "diagnosis/report/number_text.h"
 #include "diagnosis/report/page_style.h"
 #include "diagnosis/report/plot/letters.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::report {
 namespace {
@@ -176,9 +176,9 @@ std::string legend_html(const std::vector<RunRecord>& runs) {
   return html + "</div>\n";
 }
 
-std::string charts_html(const std::vector<PageChart>& charts) {
+std::string charts_html(const std::vector<LineChart>& charts) {
   std::string html;
-  for (const PageChart& chart : charts) {
+  for (const LineChart& chart : charts) {
     html += chart_html(chart);
   }
   return html.empty() ? html : "<section class=\"charts\">\n" + html + "</section>\n";
@@ -396,7 +396,7 @@ std::string title_of(const std::vector<RunRecord>& runs) {
 std::string report_page(const std::vector<RunRecord>& runs, const PageOptions& options) {
   check<ValueError>(!runs.empty() && runs.size() <= kMostRunsOfAPage, runs.size(),
                     " runs; a report shows 1 to ", kMostRunsOfAPage);
-  const PageCharts charts = make_charts(runs, options.charts);
+  const RunCharts charts = make_charts(runs, options.charts);
   const std::string title = escape_markup(title_of(runs));
   std::string html = concat(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "

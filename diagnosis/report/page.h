@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "diagnosis/report/page_charts.h"
+#include "diagnosis/report/run_charts.h"
 #include "diagnosis/report/run_record.h"
 
 namespace tapestry::report {

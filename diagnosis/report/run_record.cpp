@@ -251,7 +251,7 @@ const std::vector<double>* RunRecord::column(const std::string& name) const {
   return found == columns.end() ? nullptr : &found->second;
 }
 
-std::vector<RunRecord> read_run_records(const std::vector<std::string>& paths) {
+std::vector<RunRecord> read_run_records(const std::vector<std::string>& paths, bool with_folders) {
   const std::vector<std::string> names = plot::run_names(paths);
   std::vector<RunRecord> all;
   for (size_t i = 0; i < paths.size(); ++i) {
@@ -268,7 +268,7 @@ std::vector<RunRecord> read_run_records(const std::vector<std::string>& paths) {
       run.name = runs.size() == 1 ? names[i] : concat(names[i], " part ", part + 1);
       run.folder = fs::path(file).parent_path().string();
       complete(run);
-      if (part + 1 == runs.size()) {
+      if (with_folders && part + 1 == runs.size()) {
         read_folder(run);  // what is there now is the last part's
       }
       all.push_back(std::move(run));

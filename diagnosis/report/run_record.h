@@ -52,9 +52,14 @@ struct RunRecord {
   const std::vector<double>* column(const std::string& name) const;
 };
 
-/// The runs in the output folders, or metrics.jsonl, of `paths`, as plot::read_runs takes them:
-/// with names, the later of two lines about a step, and another run, "part 2", where steps start
-/// over. What a folder has beside metrics.jsonl may be missing. IoError, ValueError: see there.
-std::vector<RunRecord> read_run_records(const std::vector<std::string>& paths);
+/// The runs in the output folders, or metrics.jsonl, of `paths`, with names (plot::run_names). A
+/// step that a file has twice was trained again from a checkpoint: the later lines replace the
+/// earlier ones from there on; where the steps start over as a whole, another run begins, "part
+/// 2". A last line without its end, of a run that is writing it, is left out and noted. What a
+/// folder has beside metrics.jsonl may be missing, and is not read unless `with_folders`. IoError,
+/// with file and line: unknown path, folder without metrics.jsonl, no steps, other content;
+/// ValueError if a path is given twice.
+std::vector<RunRecord> read_run_records(const std::vector<std::string>& paths,
+                                        bool with_folders = true);
 
 }  // namespace tapestry::report

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "autograd/tensor/error.h"
-#include "diagnosis/report/plot/svg_chart.h"
+#include "diagnosis/report/chart_file.h"
 
 namespace tapestry::report {
 namespace {
@@ -13,19 +13,18 @@ namespace {
 constexpr int64_t kMostPoints = 1'000'000;
 
 template <class F>
-plot::Chart schedule_chart(const char* name, int64_t run, int64_t steps, F&& value_of) {
-  plot::Chart chart;
-  chart.x_title = "steps";
-  chart.y_title = name;
-  chart.whole_x = true;
-  chart.x = steps > 1 ? plot::Range{0, static_cast<double>(steps)} : plot::range_of({1}, 0);
-  plot::Curve curve{.run = run, .label = name, .points = {}};
+LineChart schedule_chart(const char* name, size_t run, int64_t steps, F&& value_of) {
+  LineChart chart{
+      .title = name,
+      .unit = {},
+      .lines = {{.run = run, .owner = {}, .name = name, .points = {}}},
+      .x = steps > 1 ? plot::Range{0, static_cast<double>(steps)} : plot::range_of({1}, 0),
+      .from_zero = true};
   const int64_t stride = (steps + kMostPoints - 1) / kMostPoints;
   for (int64_t step = 1; step <= steps;
        step = step == steps ? step + 1 : std::min(step + stride, steps)) {
-    curve.points.push_back({static_cast<double>(step), value_of(step)});
+    chart.lines.front().points.push_back({static_cast<double>(step), value_of(step)});
   }
-  chart.curves.push_back(std::move(curve));
   return chart;
 }
 
@@ -45,7 +44,7 @@ std::string schedule_svg(const optim::Schedule& schedule, int64_t steps) {
       return schedule.weight_decay(before(step)).value();
     }));
   }
-  return plot::svg_charts(charts);
+  return charts_svg(charts, "steps");
 }
 
 }  // namespace tapestry::report

@@ -60,7 +60,7 @@ std::string verdict_legend(const VerdictReport& report) {
 
 std::string verdict_charts(const VerdictReport& report) {
   std::string html;
-  for (const report::PageChart& chart : report.charts) {
+  for (const report::LineChart& chart : report.charts) {
     html += report::chart_html(chart);
   }
   return html.empty()

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "autograd/io/json.h"
-#include "diagnosis/report/page_chart.h"
+#include "diagnosis/report/line_chart.h"
 
 namespace tapestry::accuracy {
 
@@ -55,7 +55,7 @@ struct VerdictReport {
   // For people only: the JSON does not have these.
   std::string title;               ///< of the page: "ours.yaml and theirs.yaml"
   std::vector<std::string> lines;  ///< sentences, one each, above the table
-  std::vector<report::PageChart> charts;
+  std::vector<report::LineChart> charts;
   std::vector<std::string> chart_runs;  ///< names of the runs of the charts, for the legend
   size_t text_rows = 200;               ///< rows that the text shows at most; 0: all
 

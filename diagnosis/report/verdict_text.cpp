@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "autograd/tensor/error.h"
-#include "diagnosis/report/number_text.h"
 #include "diagnosis/report/plot/letters.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::accuracy {
 namespace {
@@ -19,7 +19,7 @@ constexpr int kWidestColumn = 52;  // of all but the last: a name of a parameter
 std::string number_cell(double value) {
   return std::isnan(value)   ? "nan"
          : std::isinf(value) ? (value > 0 ? "inf" : "-inf")
-                             : report::number_text(value, kDigits);
+                             : number_text(value, kDigits);
 }
 
 void add_part(std::vector<std::pair<std::string, std::string>>& parts,
@@ -78,9 +78,8 @@ std::string table_text(const std::vector<Finding>& findings, size_t rows) {
     const bool is_bad = index > 0 && mark_of(findings[index - 1]) == Mark::kBad;
     std::string line = !marks ? "" : is_bad ? "! " : "  ";
     for (size_t i = 0; i < row.size(); ++i) {
-      line += i + 1 == row.size()
-                  ? row[i]
-                  : padded(plot::cut(row[i], kWidestColumn, /*keep_end=*/true), widths[i]) + "  ";
+      line +=
+          i + 1 == row.size() ? row[i] : padded(plot::cut(row[i], kWidestColumn), widths[i]) + "  ";
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";

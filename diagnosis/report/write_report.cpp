@@ -6,9 +6,9 @@
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
-#include "diagnosis/report/number_text.h"
 #include "diagnosis/report/page.h"
 #include "diagnosis/report/plot/letters.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::report {
 namespace {

@@ -6,25 +6,15 @@
 #include <limits>
 #include <tuple>
 
-#include "autograd/ops/map.h"
-#include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
+#include "diagnosis/dump/dense.h"
+#include "diagnosis/dump/tensor_distance.h"
 
 namespace tapestry {
 
 namespace {
 
-Tensor as_floats(const Tensor& x) {
-  const NoGradGuard guard;
-  return dense(x.detach().to(kFloat32));
-}
-
-// |difference| over `scale`, where no difference is none of any scale.
-double relative(double difference, double scale) {
-  return difference == 0 ? 0 : difference / scale;
-}
-
-std::string number(double value) {
+std::string formatted_distance(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.1e", value);
   return text;
@@ -48,20 +38,16 @@ std::string place_of(const Finding& f) {
                 f.where.empty() ? "" : " on " + f.where);
 }
 
-// Calls f with the difference of each two elements; false if the shapes differ.
+// The rule of dumps for what differs; `measure` says how much of it all.
 template <class F>
-bool for_differences(const Tensor& found, const Tensor& expected, const F& f) {
+double relative_distance(const Tensor& found, const Tensor& expected, double scale, F measure) {
   if (found.shape() != expected.shape()) {
-    return false;
+    return std::numeric_limits<double>::infinity();
   }
-  const Tensor a = as_floats(found);
-  const Tensor b = as_floats(expected);
-  const auto* x = a.data<float>();
-  const auto* y = b.data<float>();
-  for (int64_t i = 0; i < a.numel(); ++i) {
-    f(static_cast<double>(x[i]) - static_cast<double>(y[i]));
-  }
-  return true;
+  dump::DistanceSum sum(dump::DistanceUnit::kElement);
+  sum.add(dump::wide(found.detach()), dump::wide(expected.detach()));
+  const double difference = measure(sum);
+  return difference <= 0 ? 0 : difference / scale;
 }
 
 }  // namespace
@@ -101,42 +87,18 @@ bool comes_before(const Finding& a, const Finding& b) {
   return place(a) < place(b);
 }
 
-double largest_element(const Tensor& x) {
-  const Tensor values = as_floats(x);
-  const auto* v = values.data<float>();
-  double out = 0;
-  for (int64_t i = 0; i < values.numel(); ++i) {
-    out = std::max(out, static_cast<double>(std::abs(v[i])));
-  }
-  return out;
-}
+double largest_element(const Tensor& x) { return dump::tensor_size(x.detach()).first; }
 
-double euclidean_norm(const Tensor& x) {
-  const Tensor values = as_floats(x);
-  const auto* v = values.data<float>();
-  double squares = 0;
-  for (int64_t i = 0; i < values.numel(); ++i) {
-    squares += static_cast<double>(v[i]) * static_cast<double>(v[i]);
-  }
-  return std::sqrt(squares);
-}
+double euclidean_norm(const Tensor& x) { return dump::tensor_size(x.detach()).second; }
 
 double element_distance(const Tensor& found, const Tensor& expected, double scale) {
-  double largest = 0;
-  const bool comparable = for_differences(found, expected, [&](double difference) {
-    const double d = std::abs(difference);
-    if (!(d <= largest) && !std::isnan(largest)) {  // also NaN, which then stays
-      largest = d;
-    }
-  });
-  return comparable ? relative(largest, scale) : std::numeric_limits<double>::infinity();
+  return relative_distance(found, expected, scale,
+                           [](const auto& sum) { return sum.largest_difference(); });
 }
 
 double norm_distance(const Tensor& found, const Tensor& expected, double scale) {
-  double squares = 0;
-  const bool comparable = for_differences(
-      found, expected, [&](double difference) { squares += difference * difference; });
-  return comparable ? relative(std::sqrt(squares), scale) : std::numeric_limits<double>::infinity();
+  return relative_distance(found, expected, scale,
+                           [](const auto& sum) { return sum.euclidean_difference(); });
 }
 
 void LayoutFindings::add(const Finding& finding) {
@@ -204,7 +166,8 @@ std::string LayoutFindings::table() const {
     std::snprintf(line, sizeof(line), "%-16s %9lld %6lld  %14s  %-7s  ",
                   std::string(name_of(static_cast<Compared>(kind))).c_str(),
                   static_cast<long long>(w.compared), static_cast<long long>(w.above),
-                  number(farthest.distance).c_str(), number(farthest.bound).c_str());
+                  formatted_distance(farthest.distance).c_str(),
+                  formatted_distance(farthest.bound).c_str());
     out += line + (farthest.distance == 0 ? "-" : place_of(farthest)) + "\n";
   }
   return out;
@@ -220,8 +183,8 @@ std::string LayoutFindings::sentence(const Finding& f) {
     out += "the initial ";
   }
   out += concat(f.name, " differs", f.where.empty() ? "" : " on " + f.where, ": ",
-                is_absolute(f.what) ? "" : "relative ", "distance ", number(f.distance), ", bound ",
-                number(f.bound));
+                is_absolute(f.what) ? "" : "relative ", "distance ", formatted_distance(f.distance),
+                ", bound ", formatted_distance(f.bound));
   out += f.detail.empty() ? "" : " (" + f.detail + ")";
   out += "; everything that is computed before it agrees";
   return out + (f.made_by.empty() ? "" : "; made by " + f.made_by);

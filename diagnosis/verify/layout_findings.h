@@ -54,11 +54,13 @@ struct Finding {
 /// True if a training comes to `a` before it comes to `b`.
 bool comes_before(const Finding& a, const Finding& b);
 
-/// max|found - expected| / scale, NaN if a difference is. Infinity for other shapes; 0 where
+/// max|found - expected| / scale, where the same NaN or infinity on both sides is no difference and
+/// one on one side an infinite one (dump/tensor_distance.h). Infinity for other shapes; 0 where
 /// nothing differs, whatever the scale.
 double element_distance(const Tensor& found, const Tensor& expected, double scale);
 /// The same of the Euclidean norm of the difference.
 double norm_distance(const Tensor& found, const Tensor& expected, double scale);
+/// Of the finite elements.
 double largest_element(const Tensor& x);
 double euclidean_norm(const Tensor& x);
 

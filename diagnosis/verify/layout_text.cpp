@@ -110,7 +110,7 @@ std::string switch_of(const std::string& item, const std::string& value) {
 }
 
 // "9,3/2,1" as the YAML list that it is.
-std::string table_of(const std::string& item, const std::string& value) {
+std::string layer_table_yaml(const std::string& item, const std::string& value) {
   std::string out;
   int rows = 0;
   for (size_t begin = 0; begin <= value.size(); ++rows) {
@@ -140,14 +140,14 @@ const Entry& entry_of(const std::string& item, const std::string& name) {
   return *found;
 }
 
-std::string value_of(const Entry& entry, const std::string& item, const std::string& value) {
+std::string checked_value(const Entry& entry, const std::string& item, const std::string& value) {
   switch (entry.kind) {
     case Kind::kCount:
       return count_of(item, value);
     case Kind::kSwitch:
       return switch_of(item, value);
     case Kind::kTable:
-      return table_of(item, value);
+      return layer_table_yaml(item, value);
     case Kind::kLevel:
       break;
   }
@@ -192,7 +192,7 @@ LayoutText parse_layout(const std::string& text) {
         complain(item, "has no value");
       }
     }
-    value = value_of(entry, item, value);
+    value = checked_value(entry, item, value);
     if (name == "dp") {
       out.data_parallel_size = std::stoll(value);
     } else if (name == "overlap") {

@@ -380,11 +380,11 @@ class OpErrors final : public StepObserver, private Observer {
 nlohmann::json json_number(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json("inf");
 }
-double number_of(const nlohmann::json& value) {
+double number_or_infinity(const nlohmann::json& value) {
   return value.is_number() ? value.get<double>() : std::numeric_limits<double>::infinity();
 }
 
-std::string text_of(const Measurements& found) {
+std::string measurements_to_text(const Measurements& found) {
   nlohmann::json rows = nlohmann::json::array();
   for (const auto& [key, m] : found) {
     rows.push_back({key.first, key.second, m.runs, json_number(m.error), json_number(m.half_ulp),
@@ -403,9 +403,9 @@ std::map<OpPassKey, RankMeasured> of_all_ranks(const std::vector<std::string>& t
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     for (const nlohmann::json& row : nlohmann::json::parse(texts[rank])) {
       const Measured own{.runs = row[2].get<int64_t>(),
-                         .error = number_of(row[3]),
-                         .half_ulp = number_of(row[4]),
-                         .ratio = number_of(row[5]),
+                         .error = number_or_infinity(row[3]),
+                         .half_ulp = number_or_infinity(row[4]),
+                         .ratio = number_or_infinity(row[5]),
                          .module = row[6].get<std::string>(),
                          .step = row[7].get<int64_t>(),
                          .micro_batch = row[8].get<int64_t>(),
@@ -441,7 +441,7 @@ accuracy::VerdictReport measure_op_errors(const AllConfig& config,
   pretrain(config, own);
 
   const std::map<OpPassKey, RankMeasured> all =
-      of_all_ranks(all_gather_text(*options.world, text_of(*found)));
+      of_all_ranks(all_gather_text(*options.world, measurements_to_text(*found)));
   std::vector<std::pair<OpPassKey, RankMeasured>> rows(all.begin(), all.end());
   std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
     return a.second.measured.ratio > b.second.measured.ratio;

@@ -63,7 +63,7 @@ bool take_flag(std::vector<std::string>& words, const std::string& name) {
   return std::erase(words, name) > 0;
 }
 
-int64_t number(const std::string& text) {
+int64_t parse_steps(const std::string& text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   check<ValueError>(error == std::errc() && end == text.data() + text.size(), "--verify_steps '",
@@ -107,7 +107,7 @@ int train_or_verify(std::vector<std::string> words,
   verify.model = options.model;
   verify.param_groups = options.param_groups;
   if (steps) {
-    verify.steps = number(*steps);
+    verify.steps = parse_steps(*steps);
   }
   const LayoutReport report = compare_layout(pair, verify);
   std::cout << report_text(report, pair);

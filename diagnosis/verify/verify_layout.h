@@ -12,7 +12,7 @@
 #include "diagnosis/verify/layout_findings.h"
 #include "diagnosis/verify/layout_text.h"
 #include "parallel_core/comm/process_group.h"
-#include "parallel_core/config/config.h"
+#include "parallel_core/config/init_configs.h"
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/optimizer/get_optimizer.h"
@@ -95,9 +95,6 @@ struct LayoutReport {
 ///
 /// No more steps than the configuration trains. What either training throws is thrown.
 LayoutReport compare_layout(const LayoutPair& pair, const VerifyOptions& options = {});
-
-/// Reads the configuration with the overrides added to those that it was given.
-using ConfigLoader = std::function<AllConfig(const std::vector<std::string>& more_overrides)>;
 
 /// The two configurations of a layout in text (parse_layout). ConfigError or ValueError for a
 /// layout that is not understood or not possible.

@@ -1,17 +1,25 @@
-// Prints the documentation of all configuration keys:
+// Prints what the documentation has from the program itself:
 //   config_doc > docs/configuration.md
+//   config_doc --models    the table of models between the marks in docs/models.md
 #include <iostream>
 #include <string_view>
 
+#include "interop/architectures/registry.h"
 #include "parallel_core/config/show/render.h"
 
 int main(int argc, char** argv) {
   if (argc > 1) {
     const std::string_view word = argv[1];
+    if (argc == 2 && word == "--models") {
+      std::cout << tapestry::architectures::families_markdown() << std::flush;
+      return std::cout ? 0 : 1;
+    }
     const bool help = argc == 2 && (word == "-h" || word == "--help");
     (help ? std::cout : std::cerr)
-        << (help ? "" : "config_doc: takes no options\n")
-        << "Usage: config_doc > docs/configuration.md\nPrints the documentation of all keys.\n";
+        << (help ? "" : "config_doc: takes no options but --models\n")
+        << "Usage: config_doc [--models] > docs/configuration.md\nPrints the documentation of all "
+           "keys; with "
+           "--models the table of models that are read and written.\n";
     return help ? 0 : 2;
   }
   std::cout << tapestry::render_configuration_markdown() << std::flush;

@@ -57,12 +57,12 @@ po::options_description options_of_program() {
   return options;
 }
 
-std::vector<std::string> texts_of(const po::variables_map& arguments, const char* name) {
+std::vector<std::string> options_if_given(const po::variables_map& arguments, const char* name) {
   return arguments.count(name) == 0 ? std::vector<std::string>()
                                     : arguments[name].as<std::vector<std::string>>();
 }
 
-std::string text_of(const po::variables_map& arguments, const char* name) {
+std::string option_if_given(const po::variables_map& arguments, const char* name) {
   return arguments.count(name) == 0 ? std::string() : arguments[name].as<std::string>();
 }
 
@@ -126,8 +126,8 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   }
   po::variables_map arguments = tapestry::examples::parse_command_line(words, options);
   po::notify(arguments);
-  const std::vector<std::string> texts = texts_of(arguments, "text");
-  const std::vector<std::string> choice_files = texts_of(arguments, "choices");
+  const std::vector<std::string> texts = options_if_given(arguments, "text");
+  const std::vector<std::string> choice_files = options_if_given(arguments, "choices");
   check<ValueError>(arguments.count("checkpoint") != 0, "--checkpoint is needed; see --help");
   check<ValueError>(!texts.empty() || !choice_files.empty(),
                     "--text or --choices is needed: there is nothing to evaluate; see --help");
@@ -148,9 +148,9 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     contents.push_back(tapestry::data::read_file(file));
   }
 
-  tapestry::Scorer scorer({.checkpoint = text_of(arguments, "checkpoint"),
-                           .adapter = text_of(arguments, "adapter"),
-                           .dtype = text_of(arguments, "dtype"),
+  tapestry::Scorer scorer({.checkpoint = option_if_given(arguments, "checkpoint"),
+                           .adapter = option_if_given(arguments, "adapter"),
+                           .dtype = option_if_given(arguments, "dtype"),
                            .tensor_parallel = positive_of(arguments, "tensor_parallel"),
                            .pipeline_parallel = positive_of(arguments, "pipeline_parallel")},
                           job.world(), positive_of(arguments, "context"),
@@ -164,7 +164,7 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   const int64_t asked = positive_of(arguments, "stride");
   const int64_t stride = asked > 0 ? asked : std::max<int64_t>(scorer.context() / 2, 1);
   Json out = {{"checkpoint", scorer.opened().folder},
-              {"adapter", text_of(arguments, "adapter")},
+              {"adapter", option_if_given(arguments, "adapter")},
               {"context", scorer.context()},
               {"results", Json::array()}};
   for (size_t i = 0; i < texts.size(); ++i) {

@@ -90,12 +90,12 @@ po::options_description options_of_program() {
   return options;
 }
 
-std::optional<std::string> text_of(const po::variables_map& arguments, const char* name) {
+std::optional<std::string> option_if_given(const po::variables_map& arguments, const char* name) {
   return arguments.count(name) == 0 ? std::nullopt
                                     : std::optional(arguments[name].as<std::string>());
 }
 
-std::vector<std::string> texts_of(const po::variables_map& arguments, const char* name) {
+std::vector<std::string> options_if_given(const po::variables_map& arguments, const char* name) {
   return arguments.count(name) == 0 ? std::vector<std::string>()
                                     : arguments[name].as<std::vector<std::string>>();
 }
@@ -170,7 +170,7 @@ void check_arguments(const po::variables_map& arguments, const std::vector<std::
   for (const std::string& prompt : prompts) {
     check<ValueError>(!prompt.empty(), "--prompt is empty, expected a text to continue");
   }
-  for (const std::string& stop : texts_of(arguments, "stop")) {
+  for (const std::string& stop : options_if_given(arguments, "stop")) {
     check<ValueError>(!stop.empty(), "--stop is empty, expected a text that ends the answer");
   }
   check<ValueError>(!is_set(arguments, "stream") || (!from_file && prompts.size() < 2),
@@ -195,11 +195,11 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   }
   po::variables_map arguments = tapestry::examples::parse_command_line(words, options);
   po::notify(arguments);
-  const std::vector<std::string> prompts = texts_of(arguments, "prompt");
+  const std::vector<std::string> prompts = options_if_given(arguments, "prompt");
   check_arguments(arguments, prompts);
   tapestry::GenerationOptions sampling = sampling_of(arguments);
   std::vector<tapestry::PromptLine> lines;
-  if (const auto file = text_of(arguments, "prompts")) {
+  if (const auto file = option_if_given(arguments, "prompts")) {
     lines = tapestry::read_prompt_lines(*file);
   }
   if (arguments.count("threads") != 0) {
@@ -216,12 +216,12 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   std::optional<tapestry::chat::ChatFormat> format;
   if (needs_format) {  // before weights are read: a template may be refused
     format = tapestry::examples::chat_of(
-        tapestry::resolve_checkpoint(*text_of(arguments, "checkpoint")));
+        tapestry::resolve_checkpoint(*option_if_given(arguments, "checkpoint")));
   }
   const tapestry::OpenModel opened =
-      open_model({.checkpoint = *text_of(arguments, "checkpoint"),
-                  .adapter = text_of(arguments, "adapter").value_or(""),
-                  .dtype = text_of(arguments, "dtype").value_or(""),
+      open_model({.checkpoint = *option_if_given(arguments, "checkpoint"),
+                  .adapter = option_if_given(arguments, "adapter").value_or(""),
+                  .dtype = option_if_given(arguments, "dtype").value_or(""),
                   .tensor_parallel = arguments["tensor_parallel"].as<int64_t>(),
                   .pipeline_parallel = arguments["pipeline_parallel"].as<int64_t>()},
                  job.world());
@@ -243,7 +243,7 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
       .batch_size = arguments["batch_size"].as<int64_t>(),
       .prefill_tokens = arguments["prefill_tokens"].as<int64_t>(),
       .use_cache = !is_set(arguments, "no_cache")};
-  Answers answers(opened, sampling, batch, texts_of(arguments, "stop"), speaks);
+  Answers answers(opened, sampling, batch, options_if_given(arguments, "stop"), speaks);
   const bool json = is_set(arguments, "json") || !lines.empty();
   if (needs_format && !format) {
     format = tapestry::built_in_chat(*opened.saved.tokenizer);
@@ -255,7 +255,7 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     }
   }
   if (format) {
-    answers.set_chat(*std::move(format), text_of(arguments, "system").value_or(""));
+    answers.set_chat(*std::move(format), option_if_given(arguments, "system").value_or(""));
   }
   if (chat && prompts.empty() && lines.empty()) {
     tapestry::examples::converse(answers, *job.world());

@@ -27,7 +27,7 @@ struct Answers::Prompt {
 namespace {
 
 // JSON in which bytes that are no UTF-8 are U+FFFD.
-std::string line_of(const Json& json) {
+std::string as_one_line(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -159,7 +159,7 @@ std::string Answers::json_line(const PromptLine& line,
     }
     out["logprobs"] = std::move(tokens);
   }
-  return line_of(out);
+  return as_one_line(out);
 }
 
 void Answers::print_all(const std::vector<PromptLine>& lines, bool chat, bool json) {

@@ -18,8 +18,9 @@
 #include "parallel_core/training/log/terminal.h"
 #include "parallel_core/training/program.h"
 #include "text/sources/text_files.h"
-#include "text/tokenizers/character_tokenizer.h"
-#include "text/tokenizers/sentencepiece_tokenizer.h"
+#include "text/tokenizers/kinds/character_tokenizer.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
+#include "text/tokenizers/kinds/sentencepiece_tokenizer.h"
 #include "text/tokenizers/tokenizer.h"
 #include "text/util/file.h"
 

@@ -7,13 +7,14 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "interop/architectures/file_place.h"
 #include "interop/export/grown_tables.h"
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/config/read/load.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
-#include "parallel_core/file_place.h"
 #include "text/tokenizers/huggingface/tokenizer_files.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/tokenizer.h"
 
 namespace tapestry {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "autograd/io/tensor_source.h"
+#include "interop/architectures/read_hf_config.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/config/read/read_hf_config.h"
 
 namespace tapestry {
 

@@ -8,11 +8,11 @@
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "interop/architectures/file_place.h"
 #include "interop/export/gguf_model.h"
 #include "interop/export/gguf_writer.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
-#include "parallel_core/dist_checkpointing/file_place.h"
 
 namespace tapestry {
 namespace {

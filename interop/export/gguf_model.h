@@ -1,7 +1,6 @@
 // What a model is in a GGUF file: its architecture, the keys that describe it, and its tensors.
 //
-// Source: names and keys of llama.cpp's architectures `llama` (Llama and Mistral), `qwen2`, `qwen3`
-// and `gpt2`.
+// Architectures, keys and names are those of the families' descriptions (interop/architectures).
 #pragma once
 
 #include <cstdint>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "autograd/tensor/shape.h"
+#include "interop/architectures/architecture.h"
 #include "interop/export/gguf_writer.h"
 #include "parallel_core/config/config.h"
 
@@ -28,13 +28,13 @@ struct GgufTensor {
 };
 
 struct GgufModel {
-  std::string architecture;  ///< "llama", "qwen2", "qwen3" or "gpt2"
+  std::string architecture;  ///< "llama"
+  std::vector<architectures::GgufKey> keys;
   std::vector<GgufTensor> tensors;
 };
 
-/// ValueError that lists each key of the configuration that no architecture can say, and what it
-/// would have to be: a mixture of experts, windows, GELU with RMSNorm, GPT-2's exact GELU, partial
-/// rotation, other position embeddings, and so on.
+/// ValueError for a configuration that no architecture can say: it lists the keys by which it is
+/// not one of the nearest, and what each would have to be.
 GgufModel gguf_model(const TransformerConfig& config);
 
 /// The type of a tensor in a file of `type`: F32 for what always is, F16 for rows of which Q8_0

@@ -7,8 +7,9 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "interop/architectures/hf_fields.h"
 #include "interop/export/gguf_vocabulary.h"
-#include "parallel_core/config/read/hf_fields.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/tokenizer.h"
 #include "text/tokenizers/turn_end.h"
 #include "text/util/file.h"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "interop/architectures/read_hf_config.h"
 #include "interop/export/gguf_writer.h"
-#include "parallel_core/config/read/read_hf_config.h"
 
 namespace tapestry {
 

@@ -6,9 +6,9 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "interop/architectures/hf_fields.h"
 #include "interop/export/gguf_pre.h"
 #include "interop/export/gguf_vocabulary.h"
-#include "parallel_core/config/read/hf_fields.h"
 #include "text/tokenizers/huggingface/tokenizer_files.h"
 #include "text/util/utf8.h"
 

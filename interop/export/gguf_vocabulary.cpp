@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "autograd/tensor/error.h"
-#include "text/tokenizers/character_tokenizer.h"
-#include "text/tokenizers/sentencepiece_tokenizer.h"
+#include "text/tokenizers/kinds/character_tokenizer.h"
+#include "text/tokenizers/kinds/sentencepiece_tokenizer.h"
 #include "text/util/file.h"
 #include "text/util/utf8.h"
 

@@ -15,11 +15,13 @@
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "interop/architectures/hf_folder.h"
+#include "interop/architectures/own_model.h"
+#include "interop/architectures/read_hf_config.h"
+#include "interop/architectures/registry.h"
 #include "interop/export/model_weights.h"
 #include "interop/export/new_folder.h"
 #include "parallel_core/deferred_values.h"
-#include "parallel_core/dist_checkpointing/hf_config.h"
-#include "parallel_core/dist_checkpointing/hf_names.h"
 #include "parallel_core/dist_checkpointing/part_io.h"
 #include "parallel_core/dist_checkpointing/shard_files.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
@@ -33,27 +35,21 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kCopiedBytes = int64_t{8} << 20U;
 
-// Why a model is none of Hugging Face's.
-std::string why_not_hf(const TransformerConfig& c) {
-  const auto flag = [](bool value) { return value ? "True" : "False"; };
-  return concat(
-      "the model is none that the transformers library has: llama, qwen2, mixtral and qwen2_moe "
-      "have position_embedding_type rope, normalization RMSNorm and hidden_act swiglu; gpt2 has "
-      "learned_absolute, LayerNorm, gelu or fast_gelu, biases everywhere and "
-      "untie_embeddings_and_output_weights False. Of this one, model_config.position_embedding_type"
-      " is ",
-      c.position_embedding_type, ", normalization ", c.normalization, ", hidden_act ", c.hidden_act,
-      ", qkv_has_bias ", flag(c.qkv_has_bias), ", out_proj_has_bias ", flag(c.out_proj_has_bias),
-      ", mlp_has_bias ", flag(c.mlp_has_bias), ", qk_layernorm ", flag(c.qk_layernorm),
-      ", rotary_config.rotary_percent ", c.rotary_config.rotary_percent, ", window_size ",
-      c.window_size ? "set" : "null", ", use_sandwich_norm ", flag(c.use_sandwich_norm),
-      ", untie_embeddings_and_output_weights ", flag(c.untie_embeddings_and_output_weights));
+// Why a model is none of Hugging Face's: what the families that come nearest would have to be.
+std::string why_not_hf(const TransformerConfig& config) {
+  std::vector<std::pair<std::string, std::vector<architectures::Objection>>> families;
+  for (const architectures::Architecture& family : architectures::all()) {
+    families.emplace_back(family.model_type, architectures::objections(family, config));
+  }
+  return concat("the model is none that can be written for the transformers library: ",
+                architectures::known_types(), ". Nearest are", architectures::nearest(families));
 }
 
 void check_is_of_hf(const ExportSource& source) {
   const std::string file = source.folder + "/config.json";
-  const bool known = fs::exists(file) ? read_hf_config(source.folder).model_type != "tapestry"
-                                      : file_model_type(source.config.model_config) != "tapestry";
+  const bool known = fs::exists(file)
+                         ? read_hf_config(source.folder).model_type != architectures::kOwnType
+                         : architectures::of(source.config.model_config) != nullptr;
   check<ValueError>(known, source.folder, ": ", why_not_hf(source.config.model_config));
 }
 

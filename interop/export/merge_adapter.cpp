@@ -18,12 +18,12 @@
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "interop/architectures/file_place.h"
 #include "interop/export/adapter_product.h"
 #include "interop/export/model_files.h"
 #include "interop/export/new_folder.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
-#include "parallel_core/dist_checkpointing/file_place.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "text/util/file.h"
 
@@ -62,12 +62,12 @@ class Merge {
     const std::vector<std::string> list = base_.names();
     names_ = {list.begin(), list.end()};
     const NameScheme scheme = name_scheme(names_);
-    gpt2_ = scheme == NameScheme::kGpt2 || scheme == NameScheme::kGpt2Bare;
-    for (const char* name : {"model.embed_tokens.weight", "transformer.wte.weight", "wte.weight",
-                             "tok_embeddings.weight"}) {
-      if (names_.contains(name)) {
-        table_ = name;
-      }
+    transposed_ = scheme.transposed();
+    part_ = scheme.part();
+    bare_ = scheme.bare();
+    const std::string table = file_place(scheme, "tok_embeddings.weight", {1, 1}).name;
+    if (names_.contains(table)) {
+      table_ = table;
     }
     check_experts_are_apart(names_, base_folder_);
     read_adapter();
@@ -88,7 +88,7 @@ class Merge {
     }
     for (const auto& [name, module] : adapted_) {
       out[name].module = module;
-      out[name].transposed = gpt2_ && name != kHeadTensor;
+      out[name].transposed = transposed_ && name != kHeadTensor;
     }
     for (const auto& [name, stored] : replaced_) {
       out[name].adapter = stored;
@@ -133,10 +133,10 @@ class Merge {
   }
 
   // The base's name of a tensor that the adapter's file calls `name`, without prefix; empty if it
-  // has none. Original files of GPT-2 lack "transformer.".
+  // has none. Bases that were saved without their output layer lack the part's name.
   std::string base_name(const std::string& name) const {
-    constexpr std::string_view kGpt2 = "transformer.";
-    const std::string bare = name.starts_with(kGpt2) ? name.substr(kGpt2.size()) : name;
+    const bool has_part = !part_.empty() && name.starts_with(part_);
+    const std::string bare = has_part ? name.substr(part_.size()) : name;
     const bool is_head = name == kHeadTensor && !table_.empty();
     return names_.contains(name) || is_head ? name : names_.contains(bare) ? bare : std::string();
   }
@@ -193,9 +193,8 @@ class Merge {
         continue;
       }
       const std::string module = name.substr(0, name.size() - kWeight.size());
-      const std::string path = gpt2_ && !module.starts_with("transformer.") && module != "lm_head"
-                                   ? concat("transformer.", module)
-                                   : module;
+      const bool lacks_part = bare_ && !module.starts_with(part_) && module != "lm_head";
+      const std::string path = lacks_part ? concat(part_, module) : module;
       const bool is_table =
           name == table_ || module.ends_with("wpe") || module.ends_with("pos_embeddings");
       const bool whole = modules_.config().targets.all_linear && is_table;
@@ -236,8 +235,10 @@ class Merge {
   SafetensorsDirectory base_;
   std::unique_ptr<TensorSource> adapter_;
   PeftModules modules_;
-  std::set<std::string> names_;  // of the base
-  bool gpt2_ = false;
+  std::set<std::string> names_;                  // of the base
+  bool transposed_ = false;                      // matrices of layers are [in, out]
+  std::string part_;                             // "model."
+  bool bare_ = false;                            // the base's names are without it
   std::string table_;                            // of embeddings, in the base
   std::map<std::string, std::string> adapted_;   // tensor of the base: path of its module
   std::map<std::string, std::string> replaced_;  // tensor of the base: that of the adapter

@@ -11,6 +11,7 @@
 #include "autograd/io/json.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
+#include "interop/architectures/registry.h"
 #include "interop/export/hf_export.h"
 
 namespace tapestry {
@@ -79,7 +80,10 @@ bool ModelConfigFile::is_tied() const {
     return found->get<bool>();
   }
   const auto type = json.find("model_type");
-  return type != json.end() && *type == "gpt2";
+  const auto* family = type != json.end() && type->is_string()
+                           ? architectures::find(type->get_ref<const std::string&>())
+                           : nullptr;
+  return family != nullptr && family->tied;
 }
 
 void ModelConfigFile::set_tied(bool tied) {

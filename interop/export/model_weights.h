@@ -8,8 +8,8 @@
 #include <string>
 
 #include "autograd/io/tensor_source.h"
+#include "interop/architectures/file_place.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/dist_checkpointing/file_place.h"
 
 namespace tapestry {
 

@@ -12,10 +12,10 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "autograd/tensor/system_memory.h"
+#include "interop/architectures/read_hf_config.h"
 #include "interop/finetune/memory_remedies.h"
 #include "interop/finetune/tuned_model.h"
 #include "parallel_core/config/init_configs.h"
-#include "parallel_core/config/read/read_hf_config.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/data/run_data.h"
@@ -23,6 +23,7 @@
 #include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/watch/evaluation.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 
 namespace tapestry {
 

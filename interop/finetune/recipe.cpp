@@ -26,7 +26,7 @@ std::string list_text(const std::vector<std::string>& entries,
 }
 
 // The shortest text that reads back as the number.
-std::string number(double value) {
+std::string shortest_number(double value) {
   std::ostringstream text;
   for (int digits = 6; digits <= 17; ++digits) {
     text.str("");
@@ -42,7 +42,7 @@ std::string number(double value) {
 // "969,31,0" of shares in thousandths.
 std::string split_of(double validation_share) {
   const double valid = validation_share * 1000;
-  return number(1000 - valid) + "," + number(valid) + ",0";
+  return shortest_number(1000 - valid) + "," + shortest_number(valid) + ",0";
 }
 
 class YamlText {
@@ -173,8 +173,8 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
     yaml.section("lora_config");
     yaml.key("use_lora", "True");
     yaml.key("lora_rank", recipe.lora_rank);
-    yaml.key("lora_alpha", number(alpha), recipe.lora_alpha ? "" : "twice the rank");
-    yaml.key("lora_dropout", number(recipe.lora_dropout));
+    yaml.key("lora_alpha", shortest_number(alpha), recipe.lora_alpha ? "" : "twice the rank");
+    yaml.key("lora_dropout", shortest_number(recipe.lora_dropout));
     if (!recipe.lora_targets.empty()) {
       yaml.key(
           "target_cells",
@@ -187,7 +187,8 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
 
   yaml.section("optimizer_config");
   yaml.key("optimizer_type", "AdamW");
-  yaml.key("learning_rate", number(recipe.learning_rate.value_or(recipe.full ? 2e-5 : 2e-4)));
+  yaml.key("learning_rate",
+           shortest_number(recipe.learning_rate.value_or(recipe.full ? 2e-5 : 2e-4)));
   if (facts.training_iters > 0) {  // what a cosine needs to know
     yaml.key("lr_decay_style", "cosine");
     yaml.key("min_lr", "0.0");

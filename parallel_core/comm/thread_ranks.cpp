@@ -16,7 +16,7 @@ namespace tapestry {
 
 namespace {
 
-std::string text_of(const std::exception_ptr& error) {
+std::string message_of_exception(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& e) {
@@ -57,7 +57,7 @@ void run_thread_ranks(int world_size,
             first_error = error;
           }
         }
-        communicator->announce_failure(text_of(error));
+        communicator->announce_failure(message_of_exception(error));
       }
     });
   }

@@ -26,7 +26,7 @@ std::string clause(int rank, const std::vector<RankState>& states) {
                 state.doing.empty() ? "does not answer (it is in no collective)" : state.doing);
 }
 
-std::string line_of(int rank, const std::vector<RankState>& states) {
+std::string describe_rank(int rank, const std::vector<RankState>& states) {
   const RankState& state = states[static_cast<size_t>(rank)];
   std::string line = concat("rank ", rank, " ", state.doing);
   const size_t named = std::min(kMaxNamed, state.missing.size());
@@ -39,7 +39,7 @@ std::string line_of(int rank, const std::vector<RankState>& states) {
   return line;
 }
 
-std::string table_of(const std::vector<RankState>& states) {
+std::string describe_ranks(const std::vector<RankState>& states) {
   std::string text;
   int lines = 0;
   int left_out = 0;
@@ -51,7 +51,7 @@ std::string table_of(const std::vector<RankState>& states) {
       ++left_out;
       continue;
     }
-    text += "\n  " + line_of(static_cast<int>(rank), states);
+    text += "\n  " + describe_rank(static_cast<int>(rank), states);
     ++lines;
   }
   if (left_out > 0) {
@@ -306,7 +306,7 @@ void Watch::stop(const std::string& finding) {
 }
 
 void Watch::stop_with(const std::string& finding, const std::vector<RankState>& states) {
-  communicator_.failure_ = finding + table_of(states);
+  communicator_.failure_ = finding + describe_ranks(states);
   communicator_.broadcast_control(Control::kStop, *communicator_.failure_);
   throw CommError(*communicator_.failure_);
 }

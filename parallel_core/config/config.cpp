@@ -38,7 +38,7 @@ bool AllConfig::same_values(const AllConfig& other) const {
          dataset_config == other.dataset_config && model_config == other.model_config &&
          optimizer_config == other.optimizer_config && moe_config == other.moe_config &&
          lora_config == other.lora_config && tensorboard == other.tensorboard &&
-         monitor_config == other.monitor_config;
+         monitor_config == other.monitor_config && without_effect == other.without_effect;
 }
 
 void require_complete(const AllConfig& config) {

@@ -35,11 +35,6 @@ struct GradClipConfig {
   bool operator==(const GradClipConfig&) const = default;
 };
 
-struct LossFuncConfig {
-  std::string loss_func_type = "VocabParallelCrossEntropy";
-  bool operator==(const LossFuncConfig&) const = default;
-};
-
 /// A switch, or the name of a checkpoint, which switches it on.
 struct ResumeChoice {
   bool on = false;
@@ -78,7 +73,6 @@ struct TrainingConfig {
   std::string loss_reduction = "mean";
   bool calculate_per_token_loss = false;
   std::optional<int64_t> gradient_accumulation_steps;  // resolved: part of micro_batch_num
-  std::optional<LossFuncConfig> loss_func_kwargs;
   bool wrap_with_ddp = false;
   bool accumulate_allreduce_grads_in_fp32 = false;
   bool overlap_grad_reduce = false;
@@ -96,19 +90,13 @@ struct TrainingConfig {
   ResumeChoice resume_training;
   bool crc_check = true;
   std::string load_checkpoint;  // empty: start from initial weights
-  bool enable_compile_cache = false;
-  std::optional<std::string> compile_cache_path;
   std::string ckpt_format = "safetensors";
   std::string prefix = "network";
   int64_t keep_checkpoint_max = 5;
   double keep_checkpoint_per_n_minutes = 0;  // 0: keep_checkpoint_max counts
-  bool save_network_params = false;
-  bool save_trainable_params = false;
-  bool exception_save = false;
   bool no_load_optim = false;
   bool no_load_rng = false;
   bool new_dataset = false;
-  bool enable_mem_align = false;
   std::optional<int64_t> num_threads;
   bool log_param_grad_norms = false;
   std::vector<int64_t> dump_activation_steps;
@@ -124,19 +112,11 @@ struct TrainingConfig {
   bool profile_memory = false;
   bool profile_communication = false;
   bool profile_parallel_strategy = false;
-  bool profile_l2_cache = false;
-  bool profile_hbm_ddr = false;
-  bool profile_pcie = false;
   bool profile_data_process = false;
   bool profile_data_simplification = false;
   bool profile_offline_analyse = false;
   bool profile_op_time = true;
-  int64_t profile_aicore_metrics = 0;
   std::string profile_dynamic_profiler_config_path;
-  bool search_parallel = false;
-  std::string search_parallel_data_path;
-  int64_t nnodes = 0;
-  std::optional<std::vector<int64_t>> nproc_per_node;
   bool operator==(const TrainingConfig&) const = default;
 };
 
@@ -191,15 +171,10 @@ struct ModelParallelConfig {
   std::optional<std::string> zero_level;
   bool standalone_embedding_stage = false;
   bool overlap_grad_reduce = false;
-  bool gradient_accumulation_fusion = false;
   bool overlap_p2p_comm = true;
-  bool use_cpu_initialization = false;
-  bool deterministic_mode = false;
   std::optional<LayerTable> num_layer_list;
   std::optional<LayerTable> offset;
   std::optional<RecomputeConfig> recompute_config;
-  bool heterogeneous_pipeline = false;
-  std::optional<std::vector<int64_t>> pipeline_stage_device;
   bool operator==(const ModelParallelConfig&) const = default;
 };
 
@@ -217,7 +192,6 @@ struct DatasetConfig {
   bool reset_position_ids = false;
   bool eod_mask_loss = false;
   std::optional<int64_t> seq_length;  // the model's, if given
-  std::optional<int64_t> dataset_size;
   std::optional<std::vector<std::string>>
       data_path;  // one prefix, prefixes, or weight, prefix, ...
   std::optional<std::vector<std::string>> train_data_path;  // in place of data_path and split
@@ -256,8 +230,6 @@ struct RotaryConfig {
 struct FlashAttentionConfig {
   double keep_prob = 1.0;
   int64_t pre_tokens = 2147483647;
-  int64_t next_tokens = 0;
-  std::string input_layout = "BNSD";
   int64_t sparse_mode = 0;
   bool operator==(const FlashAttentionConfig&) const = default;
 };
@@ -276,34 +248,14 @@ struct MoEBalanceLoss {
   bool operator==(const MoEBalanceLoss&) const = default;
 };
 
-/// Keys of other programs' mixtures of experts: short for keys of MoEConfig, without effect, or
-/// refused. All have their defaults in TransformerConfig::moe.
+/// Keys of other programs' mixtures of experts that are short for keys of MoEConfig. All have their
+/// defaults in TransformerConfig::moe.
 struct MoECompatibility {
   std::optional<bool> use_gating_sigmoid;    // resolved: moe_router_score_function
   std::optional<bool> enable_sdrop;          // resolved: moe_token_drop_policy
   std::optional<int64_t> shared_expert_num;  // resolved: moe_shared_expert_intermediate_size
   std::optional<double> aux_loss_factor;     // resolved: moe_aux_loss_coeff and its type
-  std::string routing_policy = "TopkRouterV1";
   DType router_dense_type = kFloat32;
-  bool use_allgather_dispatcher = false;
-  bool group_wise_a2a = false;
-  bool enable_deredundency = false;
-  int64_t npu_nums_per_device = 1;
-  bool comp_comm_parallel = false;
-  int64_t comp_comm_parallel_degree = 2;
-  bool moe_permute_fusion = false;
-  bool use_fused_ops_topkrouter = false;
-  bool enable_gmm_safe_tokens = false;
-  int64_t max_router_load = 131072;
-  bool ep_extend_tp = true;
-  int64_t dispatch_global_max_bs = 0;
-  bool save_token_distribution = false;
-  int64_t cur_layer = 0;
-  bool enable_cold_hot_expert = false;
-  int64_t update_step = 10000;
-  int64_t hot_expert_num = 0;
-  double cold_token_percent = 1.0;
-  std::string moe_module_name;
   bool operator==(const MoECompatibility&) const = default;
 };
 
@@ -342,7 +294,6 @@ struct MoEConfig {
   std::optional<std::string> upcycle_from;
   bool moe_router_force_load_balancing = false;
   bool moe_grouped_gemm = false;
-  std::string moe_token_dispatcher_type = "alltoall";
   bool use_self_defined_alltoall = false;
   MoECompatibility compatibility;
   bool operator==(const MoEConfig&) const = default;
@@ -399,32 +350,23 @@ struct TransformerConfig {
   int64_t seq_length = 0;
   std::optional<int64_t> max_position_embeddings;  // resolved: never empty
   std::optional<std::string> encoder_attn_mask_type;
-  std::string attention_type = "self_attn";
   std::string position_embedding_type =
       "learned_absolute";  // rope | learned_absolute | alibi | none
   bool parallel_position_embedding = false;
   RotaryConfig rotary_config;
-  bool use_query_layer = false;
-  bool use_visual_encoder = false;
-  bool use_retriever = false;
   bool group_query_attention = false;
   int64_t num_query_groups = 32;  // resolved: num_attention_heads without groups
   std::optional<bool> add_bias_linear;
   bool qkv_has_bias = true;
   bool out_proj_has_bias = true;
   bool mlp_has_bias = true;
-  bool head_skip_weight_param_allocation = true;
   bool apply_query_key_layer_scaling = false;
   bool use_flash_attention = false;
   bool use_alibi_mask = false;  // resolved: position_embedding_type == "alibi"
   bool use_eod_reset = false;   // short for dataset_config.reset_attention_mask
-  bool use_attn_mask_compression = false;
-  bool use_ring_attention = false;
   std::optional<FlashAttentionConfig> fa_config;
   std::optional<std::vector<int64_t>> window_size;  // {L, 0}: the token itself and L before it
-  bool enable_flash_sp = false;
   bool qk_layernorm = false;
-  std::string mask_func_type = "attn_mask_fill";
   bool gated_linear_unit = false;   // resolved: hidden_act == "swiglu"
   std::string hidden_act = "gelu";  // gelu | fast_gelu | relu | silu | swiglu | squared_relu
   std::optional<bool> apply_swiglu_fusion;  // empty: use_fused_kernels
@@ -451,7 +393,6 @@ struct TransformerConfig {
   std::optional<int64_t> out_hidden_size;
   std::optional<int64_t> num_experts;
   bool untie_embeddings_and_output_weights = false;
-  bool flatten_labels_and_input_mask = true;
   std::optional<std::string> recompute_method;
   std::optional<int64_t> recompute_num_layers;
   std::optional<std::string> recompute_granularity;
@@ -459,15 +400,7 @@ struct TransformerConfig {
   bool select_recompute = false;
   bool select_comm_recompute = false;
   std::optional<int64_t> kv_channels;  // resolved: never empty
-  bool bias_dropout_fusion = false;
-  bool masked_softmax_fusion = false;
-  bool retro_add_retriever = false;
-  bool clone_scatter_output_in_embedding = false;
-  std::optional<std::string> fp8_format;
   bool distribute_saved_activations = false;
-  std::string transformer_impl = "local";
-  std::optional<int64_t> encoder_num_layers;
-  std::optional<int64_t> decoder_num_layers;
   std::string model_type = "encoder_or_decoder";
   std::optional<bool> apply_rope_fusion;  // empty: use_fused_kernels
   bool use_fused_kernels = true;
@@ -487,17 +420,6 @@ struct LearningRateSchedulerConfig {
   bool operator==(const LearningRateSchedulerConfig&) const = default;
 };
 
-struct ZeroConfig {
-  bool param_resident = false;
-  double param_resident_rate = 1.0;
-  bool allreduce_after_grad_accumulation = false;
-  std::string grad_allreduce_op = "mean";
-  std::optional<std::string> opt_parallel_group;
-  bool cpu_offload = false;
-  bool with_context_parallel = false;
-  bool operator==(const ZeroConfig&) const = default;
-};
-
 struct OptimizerConfig {
   std::string optimizer_type = "AdamW";  // | Adam | SGD | Lion | Came | Adafactor | Muon
   double learning_rate = 1e-3;
@@ -506,9 +428,6 @@ struct OptimizerConfig {
   std::optional<double> start_weight_decay;  // resolved: never empty
   std::optional<double> end_weight_decay;    // resolved: never empty
   std::string weight_decay_incr_style = "constant";
-  std::optional<std::string> weight_decay_kwargs;
-  std::optional<ZeroConfig> zero_config;
-  bool zero_without_ddp = false;
   double clip_grad = 0.0;  // 0: off
   std::vector<double> betas = {0.9, 0.999};
   std::optional<double> beta1;
@@ -566,7 +485,6 @@ struct TensorBoardConfig {
 struct MonitorConfig {
   using Formats = std::optional<std::vector<std::string>>;  // of log | tensorboard
   bool monitor_on = false;
-  std::optional<std::string> dump_path;
   std::vector<std::string> target = {".*"};
   bool invert = false;
   int64_t step_interval = 1;
@@ -622,6 +540,8 @@ struct AllConfig {
   LoraConfig lora_config;
   TensorBoardConfig tensorboard;
   MonitorConfig monitor_config;
+  /// Values of keys that no code reads, by "section.key", where they are not the defaults.
+  std::map<std::string, config::Value> without_effect;
 
   /// Values that are valid but belong to a feature that is not built yet, each with its place and
   /// the reason. A run must refuse them (require_supported); a dry run prints them.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -41,5 +42,8 @@ AllConfig init_configs_from_args(const std::vector<std::string>& words,
 AllConfig init_configs_from_args(int argc,
                                  const char* const* argv,
                                  const LoadOptions& options = {});
+
+/// Reads the configuration with the overrides added to those that it was given.
+using ConfigLoader = std::function<AllConfig(const std::vector<std::string>& more_overrides)>;
 
 }  // namespace tapestry

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "text/sources/text_source.h"
-#include "text/tokenizers/heartbeat.h"
+#include "text/util/heartbeat.h"
 
 namespace tapestry::data {
 

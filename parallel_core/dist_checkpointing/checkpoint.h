@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
+#include "interop/architectures/hf_folder.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
-#include "parallel_core/dist_checkpointing/hf_config.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/pipeline_parallel/parallel_model.h"
 

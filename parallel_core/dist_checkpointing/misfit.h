@@ -4,8 +4,8 @@
 #include <set>
 #include <string>
 
+#include "interop/architectures/file_place.h"
 #include "nn/module.h"
-#include "parallel_core/file_place.h"
 
 namespace tapestry {
 

@@ -7,7 +7,7 @@
 
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"
-#include "parallel_core/file_place.h"
+#include "interop/architectures/file_place.h"
 
 namespace tapestry {
 

@@ -8,8 +8,8 @@
 #include "autograd/io/range_file.h"
 #include "autograd/io/tensor_source.h"
 #include "autograd/tensor/tensor.h"
+#include "interop/architectures/file_place.h"
 #include "nn/parameter.h"
-#include "parallel_core/file_place.h"
 
 namespace tapestry {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "autograd/tensor/shape.h"
-#include "parallel_core/file_place.h"
+#include "interop/architectures/file_place.h"
 
 namespace tapestry {
 

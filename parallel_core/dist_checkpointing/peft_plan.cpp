@@ -343,7 +343,7 @@ PeftConfig peft_config_of(const TransformerConfig& config,
     const PeftModules modules(peft, kAdapterConfigFile);
     return means(modules, wanted, known) && saves_the_same(config, modules, saved);
   };
-  const bool fused = name_scheme(config) == NameScheme::kGpt2;
+  const bool transposed = name_scheme(config).transposed();
   if (came != nullptr && came->use_rslora == lora.use_rslora && came->use_dora == lora.use_dora &&
       came->dropout == lora.lora_dropout && fits(*came)) {
     return *came;
@@ -355,7 +355,7 @@ PeftConfig peft_config_of(const TransformerConfig& config,
                   .dropout = lora.lora_dropout,
                   .use_rslora = lora.use_rslora,
                   .use_dora = lora.use_dora,
-                  .fan_in_fan_out = fused};
+                  .fan_in_fan_out = transposed};
   std::vector<std::string> paths;
   std::vector<std::string> others;
   for (const KnownModule& module : known) {

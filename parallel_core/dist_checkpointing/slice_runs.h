@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "interop/architectures/file_place.h"
 #include "nn/parameter_runs.h"
-#include "parallel_core/file_place.h"
 
 namespace tapestry {
 

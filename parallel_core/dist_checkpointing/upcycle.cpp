@@ -5,7 +5,7 @@
 
 #include "autograd/io/tensor_source.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/dist_checkpointing/hf_config.h"
+#include "interop/architectures/hf_folder.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 
 namespace tapestry {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::sft {
 namespace {
@@ -78,7 +79,7 @@ size_t common_beginning(const std::string& a, const std::string& b) {
       std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(shorter), b.begin());
   auto length = static_cast<size_t>(parted.first - a.begin());
   // Not inside a character.
-  while (length > 0 && length < b.size() && (static_cast<uint8_t>(b[length]) & 0xC0U) == 0x80U) {
+  while (length > 0 && length < b.size() && data::continues_character(b[length])) {
     --length;
   }
   return length;

@@ -14,6 +14,7 @@
 #include "parallel_core/training/step/get_model.h"
 #include "parallel_core/training/step/metrics.h"
 #include "parallel_core/training/step/trainer_state.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 

@@ -14,6 +14,7 @@
 #include "parallel_core/estimates/trained_share.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/log/logging.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/tokenizer.h"
 #include "text/util/numbers.h"
 

@@ -13,6 +13,7 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/checkpoints/resume.h"
 #include "parallel_core/training/pretrain.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/row_text.h"
 
 namespace tapestry {

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "interop/architectures/read_hf_config.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/config/read/read_hf_config.h"
 #include "parallel_core/dist_checkpointing/manifest.h"
 #include "parallel_core/dist_checkpointing/peft_config.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"

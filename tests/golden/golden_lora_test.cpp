@@ -20,10 +20,11 @@
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "diagnosis/accuracy/replay_case.h"
+#include "diagnosis/run_parts.h"
 #include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/init_configs.h"
-#include "parallel_core/config/read/golden.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/peft_names.h"
@@ -247,13 +248,13 @@ void replay(const fs::path& folder, const LoraLayout& layout, const fs::path& sc
   settings.push_back("training_config.dump_grad_steps=[1]");
   settings.push_back("training_config.dump_weight_steps=[" + last + "]");
   AllConfig config = init_configs_from_text(
-      golden_config_to_yaml(given.at("model").dump(), fs::absolute(folder).string(),
-                            output.string(), layout.data_parallel),
+      replay_case_yaml(given.at("model").dump(), fs::absolute(folder).string(), output.string(),
+                       layout.data_parallel),
       name + ".yaml", {.overrides = settings});
   configure_adapter(config, fs::absolute(folder / "adapter_start").string());
   resolve(config);
   run_thread_ranks(layout.ranks, [&](const std::shared_ptr<ProcessGroup>& world) {
-    pretrain(config, {.world = world});
+    pretrain(config, {.world = world, .parts = diagnosis::run_parts()});
     destroy_model_parallel();
   });
   const TransformerConfig& model = config.model_config;

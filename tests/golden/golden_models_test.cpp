@@ -21,9 +21,10 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "diagnosis/accuracy/replay_case.h"
+#include "diagnosis/run_parts.h"
 #include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/config/read/golden.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/pretrain.h"
@@ -430,7 +431,7 @@ int run_pretrain(const fs::path& yaml, const std::string& options, const fs::pat
 void pretrain_on_ranks(const fs::path& yaml, const Variant& variant) {
   const AllConfig config = init_configs_from_yaml(yaml.string(), {.overrides = variant.layout});
   run_thread_ranks(variant.ranks, [&](const std::shared_ptr<ProcessGroup>& world) {
-    pretrain(config, {.world = world});
+    pretrain(config, {.world = world, .parts = diagnosis::run_parts()});
     destroy_model_parallel();
   });
 }
@@ -453,8 +454,8 @@ void replay(const fs::path& folder, const Variant& variant, const fs::path& scra
   const Json config = Json::parse(json);
   const fs::path output = scratch / (folder.filename().string() + variant.name);
   fs::create_directories(output);
-  const std::string yaml = golden_config_to_yaml(json, fs::absolute(folder).string(),
-                                                 output.string(), variant.data_parallel);
+  const std::string yaml =
+      replay_case_yaml(json, fs::absolute(folder).string(), output.string(), variant.data_parallel);
   if (const std::string reason = missing_feature(yaml, name); !reason.empty()) {
     std::cout << "skipped: " << name << ": " << reason << "\n";
     return;

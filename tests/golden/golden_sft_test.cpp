@@ -17,6 +17,7 @@
 
 #include "autograd/io/json.h"
 #include "parallel_core/sft/encode_example.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/tokenizer.h"
 #include "text/util/file.h"
 #include "text/util/utf8.h"

@@ -62,7 +62,7 @@ if("parallel_core" IN_LIST COMPONENTS)
   file(GLOB names RELATIVE "${SCRATCH}/prefix/bin" "${SCRATCH}/prefix/bin/*")
   list(SORT names)
   list(JOIN names " " names)
-  set(expected "accuracy compare_checkpoints evaluate export finetune_gpt generate golden_to_yaml \
+  set(expected "accuracy compare_checkpoints evaluate export finetune_gpt generate \
 preprocess_data pretrain_gpt pretrain_gpt.sh")
   if(NOT names STREQUAL expected)
     message(FATAL_ERROR "installed are ${names}, expected ${expected}")

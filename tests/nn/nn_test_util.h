@@ -12,6 +12,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/tensor.h"
+#include "tests/says.h"
 
 namespace tapestry {
 
@@ -29,14 +30,14 @@ std::string printed(const T& value) {
   return out.str();
 }
 
-/// The call throws an E whose message contains all fragments.
+/// The call throws an E whose message says all fragments.
 template <class E, class F>
 void expect_throws(const F& call, std::initializer_list<std::string> fragments) {
   try {
     call();
   } catch (const E& e) {
     for (const std::string& fragment : fragments) {
-      EXPECT_THAT(e.what(), ::testing::HasSubstr(fragment));
+      EXPECT_THAT(e.what(), Says(fragment));
     }
     return;
   }

@@ -322,15 +322,15 @@ TEST(WholeMatrices, WrongSettings) {
     expect_throws<ValueError>(make, {what});
   };
   refused([&] { Lion(params, {.beta2 = 1}); }, "Lion: betas must lie in [0, 1)");
-  refused([&] { Lion(params, {.lr = -1}); }, "Lion: lr must not be negative, got -1");
+  refused([&] { Lion(params, {.lr = -1}); }, "Lion: ... not be negative, got ... -1");
   refused([&] { Lion(params, {.storage = {.store_param_remainders = true}}); }, "exp_avg_sq");
   refused([&] { Adafactor(params, {.eps1 = 0}); }, "Adafactor: eps1 must be above 0");
   refused([&] { Adafactor(params, {.beta1 = 1.5}); }, "Adafactor: betas");
   refused([&] { Adafactor(params, {.lr = 0.1, .warmup_init = true}); }, "warmup_init");
   refused([&] { Came(params, {.beta1 = 0}); }, "Came: beta1 must be above 0");
   refused([&] { Came(params, {.clip_threshold = 0}); }, "Came: clip_threshold must be above 0");
-  refused([&] { Muon(params, {.momentum = 1}); }, "Muon: momentum must lie in [0, 1)");
-  refused([&] { Muon(params, {.ns_steps = 0}); }, "Muon: ns_steps must be above 0");
+  refused([&] { Muon(params, {.momentum = 1}); }, "Muon: ... momentum must lie in ... [0, 1)");
+  refused([&] { Muon(params, {.ns_steps = 0}); }, "Muon: ... ns_steps ... must be above ... 0");
   refused([&] { Muon(params, {.products = kFloat64}); }, "Muon: products");
   refused([&] { Muon(params, {.storage = {.store_param_remainders = true}}); }, "exp_avg_sq");
   refused(

@@ -38,11 +38,12 @@ for level in "${levels[@]:1}"; do
   expect 77 "skipped: " TAPESTRY_CPU_LEVEL=portable -- "--cpu_level=$level"
 done
 
-# A level runs if the ones below it do, up to that of the processor.
+# A level runs if the ones below it do, up to that of the processor; a build may leave some out.
 ended=no
 for level in "${levels[@]}"; do
   code=0
-  "$program" --gtest_filter='Nothing*' "--cpu_level=$level" >/dev/null || code=$?
+  said="$("$program" --gtest_filter='Nothing*' "--cpu_level=$level")" || code=$?
+  [[ "$said" != *"this build has no loops"* ]] || continue
   case "$ended $code" in
     "no 0" | "yes 77") ;;
     "no 77") ended=yes ;;

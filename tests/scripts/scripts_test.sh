@@ -102,7 +102,14 @@ for script in quickstart.sh test.sh; do
   expect "$script builds again" called "cmake --build"
 done
 
+printf 'CMAKE_HOME_DIRECTORY:INTERNAL=%s\n' "$scratch/clone" >"$scratch/clone/build/release/CMakeCache.txt"
+run quickstart.sh
+expect "quickstart.sh leaves a build its CPU levels" not_called "TAPESTRY_CPU_LEVELS"
+rm "$scratch/clone/build/release/CMakeCache.txt"
+run quickstart.sh
+expect "quickstart.sh compiles for this machine" called "TAPESTRY_CPU_LEVELS=native"
 run test.sh -R some
+expect "test.sh compiles for every processor" called "TAPESTRY_CPU_LEVELS=all"
 expect "test.sh exits as ctest does" exits 7
 expect "test.sh hands its arguments on" called "-R some"
 

@@ -4,7 +4,6 @@
 
 #include "text/chat/operators.h"
 #include "text/chat/text.h"
-#include "text/chat/text_format.h"
 
 namespace tapestry::chat::jinja {
 
@@ -214,10 +213,7 @@ Value apply(Run& run, BinaryOperator op, const Value& left, const Value& right) 
       return repeated(run, right, left.integer());
     }
   } else if (op == BinaryOperator::kModulo && left.is_text()) {
-    if (left.is_markup()) {
-      run.fail("% of a text that `safe` has marked is not known here");
-    }
-    return run.text(percent_format(run, left.bytes(), right));
+    run.fail("% of a text is not known here; use ~ and filters");
   }
   fail_operands(run, op, left, right);
 }

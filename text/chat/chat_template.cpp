@@ -7,6 +7,7 @@
 #include "text/chat/interpreter.h"
 #include "text/chat/parser.h"
 #include "text/chat/text.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::chat {
 
@@ -64,7 +65,7 @@ class Variables {
   }
 
   const std::string& checked_text(const std::string& text) const {
-    if (!jinja::is_utf8(text)) {
+    if (!data::is_valid_utf8(text)) {
       throw ValueError(concat(name_, ": a variable has a text that is not UTF-8"));
     }
     return text;

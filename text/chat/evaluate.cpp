@@ -204,7 +204,7 @@ Arguments Interpreter::evaluate_arguments(const CallArguments& arguments, const 
       run_.fail("argument after ** must be a mapping, not ", more.type_name());
     }
     for (const auto& [key, value] : more.dict().entries()) {
-      out.named.emplace_back(text_of(run_, key, "the name of an argument"), value);
+      out.named.emplace_back(expect_text(run_, key, "the name of an argument"), value);
     }
   }
   return out;

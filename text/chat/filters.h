@@ -1,15 +1,19 @@
 // The filters, by what they are for; builtins.h finds them by name.
 #pragma once
 
+#include <span>
 #include <string_view>
+#include <utility>
 
 #include "text/chat/builtins.h"
 
 namespace tapestry::chat::jinja {
 
+using NamedFilter = std::pair<std::string_view, Filter>;
+
 /// upper, trim, replace, indent, tojson, int, ...
-Filter find_text_filter(std::string_view name);
+std::span<const NamedFilter> all_text_filters();
 /// first, join, map, select, sort, ...
-Filter find_sequence_filter(std::string_view name);
+std::span<const NamedFilter> all_sequence_filters();
 
 }  // namespace tapestry::chat::jinja

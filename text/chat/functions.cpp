@@ -1,6 +1,5 @@
 // Functions that every template has.
 #include <algorithm>
-#include <array>
 #include <ctime>
 #include <utility>
 
@@ -30,7 +29,7 @@ class NativeFunction final : public Object {
 
 Value range(Run& run, const Arguments& arguments) {
   const auto bound = bind_arguments(run, "range", arguments, {"(start)", "(stop)", "(step)"}, 1);
-  const auto number = [&](size_t i) { return integer_of(run, *bound[i], "range: a number"); };
+  const auto number = [&](size_t i) { return expect_integer(run, *bound[i], "range: a number"); };
   const int64_t start = bound[1] ? number(0) : 0;
   const int64_t stop = bound[1] ? number(1) : number(0);
   const int64_t step = bound[2] ? number(2) : 1;
@@ -88,103 +87,9 @@ Value make_namespace(Run& run, const Arguments& arguments) {
   const Value names = run.names();
   const std::shared_ptr<Dict> dict = dict_from(run, "namespace", arguments);
   for (const auto& [key, value] : dict->entries()) {
-    names.names().set(text_of(run, key, "namespace: a name"), value);
+    names.names().set(expect_text(run, key, "namespace: a name"), value);
   }
   return names;
-}
-
-int depth_of(Run& run, const Values& values) {
-  const int depth = run.depth_over(values) + 1;  // its methods hold it
-  if (depth > kMaxValueDepth) {
-    run.fail("values are nested more than ", kMaxValueDepth, " deep");
-  }
-  return depth;
-}
-
-// cycler(a, b, ...): .next(), .reset(), .current.
-class Cycler final : public Object, public std::enable_shared_from_this<Cycler> {
- public:
-  Cycler(Values items, int depth) : items_(std::move(items)), depth_(depth) {}
-  std::string_view type_name() const override { return "cycler"; }
-  int depth() const override { return depth_; }
-  std::optional<Value> attribute(Run& run, std::string_view name) override;
-  Value next(Run& run, const Arguments& arguments) {
-    bind_arguments(run, "next", arguments, {});
-    const Value value = items_[at_];
-    at_ = (at_ + 1) % items_.size();
-    return value;
-  }
-  Value reset(Run& run, const Arguments& arguments) {
-    bind_arguments(run, "reset", arguments, {});
-    at_ = 0;
-    return Value(None{});
-  }
-
- private:
-  Values items_;
-  int depth_;
-  size_t at_ = 0;
-};
-
-class CyclerMethod final : public Object {
- public:
-  using Function = Value (Cycler::*)(Run& run, const Arguments& arguments);
-  CyclerMethod(std::shared_ptr<Cycler> cycler, Function function)
-      : cycler_(std::move(cycler)), function_(function) {}
-  std::string_view type_name() const override { return "method"; }
-  int depth() const override { return cycler_->depth() + 1; }
-  bool callable() const override { return true; }
-  Value call(Run& run, const Arguments& arguments) override {
-    return (cycler_.get()->*function_)(run, arguments);
-  }
-
- private:
-  std::shared_ptr<Cycler> cycler_;
-  Function function_;
-};
-
-std::optional<Value> Cycler::attribute(Run& /*run*/, std::string_view name) {
-  if (name == "current") {
-    return items_[at_];
-  }
-  if (name != "next" && name != "reset") {
-    return std::nullopt;
-  }
-  return Value(std::make_shared<CyclerMethod>(shared_from_this(),
-                                              name == "next" ? &Cycler::next : &Cycler::reset));
-}
-
-Value make_cycler(Run& run, const Arguments& arguments) {
-  if (arguments.positional.empty() || !arguments.named.empty()) {
-    run.fail("cycler takes at least one value, and none with a name");
-  }
-  const int depth = depth_of(run, arguments.positional);
-  return Value(std::shared_ptr<Object>(std::make_shared<Cycler>(arguments.positional, depth)));
-}
-
-// joiner(sep): nothing at the first call, then the separator.
-class Joiner final : public Object {
- public:
-  Joiner(Value separator, int depth) : separator_(std::move(separator)), depth_(depth) {}
-  std::string_view type_name() const override { return "joiner"; }
-  int depth() const override { return depth_; }
-  bool callable() const override { return true; }
-  Value call(Run& run, const Arguments& arguments) override {
-    bind_arguments(run, "a joiner", arguments, {});
-    return std::exchange(used_, true) ? separator_ : run.text("");
-  }
-
- private:
-  Value separator_;
-  int depth_;
-  bool used_ = false;
-};
-
-Value make_joiner(Run& run, const Arguments& arguments) {
-  const auto bound = bind_arguments(run, "joiner", arguments, {"sep"});
-  Value separator = bound[0] ? *bound[0] : run.text(", ");
-  const int depth = depth_of(run, {separator});
-  return Value(std::shared_ptr<Object>(std::make_shared<Joiner>(std::move(separator), depth)));
 }
 
 Value raise_exception(Run& run, const Arguments& arguments) {
@@ -194,7 +99,7 @@ Value raise_exception(Run& run, const Arguments& arguments) {
 
 Value strftime_now(Run& run, const Arguments& arguments) {
   const auto bound = bind_arguments(run, "strftime_now", arguments, {"format"}, 1);
-  const std::string& format = text_of(run, *bound[0], "strftime_now: the format");
+  const std::string& format = expect_text(run, *bound[0], "strftime_now: the format");
   std::tm time{};
   localtime_r(&*run.now(), &time);
   constexpr size_t kMaxFormat = 4096;
@@ -212,13 +117,12 @@ Value strftime_now(Run& run, const Arguments& arguments) {
   return run.text(std::move(out));
 }
 
-constexpr std::array<std::pair<std::string_view, Function>, 6> kFunctions = {
-    {{"range", range},
-     {"dict", make_dict},
-     {"namespace", make_namespace},
-     {"cycler", make_cycler},
-     {"joiner", make_joiner},
-     {"raise_exception", raise_exception}}};
+constexpr std::pair<std::string_view, Function> kFunctions[] = {
+    {"range", range},
+    {"dict", make_dict},
+    {"namespace", make_namespace},
+    {"raise_exception", raise_exception},
+};
 
 }  // namespace functions
 

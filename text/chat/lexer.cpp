@@ -7,6 +7,7 @@
 
 #include "autograd/tensor/error.h"
 #include "text/chat/text.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::chat::jinja {
 
@@ -223,18 +224,15 @@ class Lexer {
     }
   }
 
-  char32_t first_code_point() const { return to_code_points(rest().substr(0, 4))[0]; }
+  char32_t first_code_point() const { return data::code_point_at(rest(), 0); }
 
   void read_name() {
     size_t end = 0;
     while (end < rest().size()) {
-      const char32_t c = to_code_points(rest().substr(end, 4))[0];
-      if (!is_name_part(c)) {
+      if (!is_name_part(data::code_point_at(rest(), end))) {
         break;
       }
-      std::string bytes;
-      append_code_point(bytes, c);
-      end += bytes.size();
+      end += data::character_length(rest(), end);
     }
     add(TokenKind::kName, std::string(rest().substr(0, end)));
     advance(end);
@@ -408,7 +406,7 @@ class Lexer {
     if (!whole || number > 0x10FFFF || (number >= 0xD800 && number < 0xE000)) {
       fail("a text has an escape that is no character");
     }
-    append_code_point(out, number);
+    data::append_utf8(out, number);
   }
 
   std::string source_;
@@ -422,7 +420,7 @@ class Lexer {
 }  // namespace
 
 std::vector<Token> tokens_of(std::string_view source, const std::string& name) {
-  if (!is_utf8(source)) {
+  if (!data::is_valid_utf8(source)) {
     throw ValueError(concat(name, ": is not UTF-8"));
   }
   return Lexer(source, name).read();

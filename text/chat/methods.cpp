@@ -77,13 +77,15 @@ constexpr std::array<NamedMethod, 5> kDictMethods = {{{"copy", copied},
                                                       {"keys", dict_view<Form::kKeys>},
                                                       {"values", dict_view<Form::kValues>}}};
 
-// Of values that are no JSON: loops, cycler().
-constexpr std::array<std::string_view, 4> kObjectMethods = {"changed", "cycle", "next", "reset"};
+// Of a loop.
+constexpr std::array<std::string_view, 2> kObjectMethods = {"changed", "cycle"};
 
 // What Python's types have besides, which hides keys of the same name.
 constexpr std::string_view kOtherTextAttributes =
-    " casefold encode expandtabs format_map isidentifier isnumeric isprintable istitle maketrans "
-    "translate ";
+    " casefold center encode expandtabs format format_map isalnum isalpha isascii isdecimal "
+    "isidentifier islower isnumeric isprintable isspace istitle isupper ljust maketrans rindex "
+    "rjust "
+    "rpartition swapcase translate zfill ";
 constexpr std::string_view kOtherListAttributes = " clear pop ";
 constexpr std::string_view kOtherDictAttributes = " fromkeys ";
 constexpr std::string_view kOtherNumberAttributes =

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "text/chat/text.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::chat::jinja {
 
@@ -43,7 +44,7 @@ void fail_undefined(Run& run, const Value& value) {
                                   : std::string("the value is undefined"));
 }
 
-const std::string& text_of(Run& run, const Value& value, std::string_view what) {
+const std::string& expect_text(Run& run, const Value& value, std::string_view what) {
   if (value.is_undefined()) {
     fail_undefined(run, value);
   }
@@ -53,7 +54,7 @@ const std::string& text_of(Run& run, const Value& value, std::string_view what) 
   return value.bytes();
 }
 
-int64_t integer_of(Run& run, const Value& value, std::string_view what) {
+int64_t expect_integer(Run& run, const Value& value, std::string_view what) {
   if (value.is_undefined()) {
     fail_undefined(run, value);
   }
@@ -111,7 +112,7 @@ bool less(Run& run, const Value& a, const Value& b) {
 
 bool contains(Run& run, const Value& container, const Value& item) {
   if (container.is_text()) {
-    const std::string& wanted = text_of(run, item, "what is looked for in a text");
+    const std::string& wanted = expect_text(run, item, "what is looked for in a text");
     run.scan(container.bytes().size() + wanted.size());
     return find_first(container.bytes(), wanted) != std::string_view::npos;
   }
@@ -172,7 +173,7 @@ int64_t length_of(Run& run, const Value& value) {
   if (value.is_text()) {
     run.step(value.text().ascii ? 0 : value.bytes().size() / 64);
     return static_cast<int64_t>(value.text().ascii ? value.bytes().size()
-                                                   : count_code_points(value.bytes()));
+                                                   : data::count_characters(value.bytes()));
   }
   if (value.is_sequence()) {
     return static_cast<int64_t>(value.sequence().items.size());

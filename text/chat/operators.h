@@ -43,7 +43,7 @@ Value call(Run& run, const Value& callee, const Arguments& arguments);
 [[noreturn]] void fail_undefined(Run& run, const Value& value);
 
 /// The arguments of natives. `what` names argument and function.
-const std::string& text_of(Run& run, const Value& value, std::string_view what);
-int64_t integer_of(Run& run, const Value& value, std::string_view what);
+const std::string& expect_text(Run& run, const Value& value, std::string_view what);
+int64_t expect_integer(Run& run, const Value& value, std::string_view what);
 
 }  // namespace tapestry::chat::jinja

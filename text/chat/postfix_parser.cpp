@@ -161,8 +161,11 @@ void ExpressionParser::check_named_function(const Expression& node) const {
     return;
   }
   const std::string& text = name.constant.bytes();
-  if (names_test ? find_test(text) == nullptr : find_filter(text) == nullptr) {
-    tokens_.fail_at(name.line, names_test ? "test" : "filter", " '", text, "' is not known here");
+  if (names_test && find_test(text) == nullptr) {
+    tokens_.fail_at(name.line, "test '", text, "' is not known here");
+  }
+  if (!names_test && find_filter(text) == nullptr) {
+    tokens_.fail_at(name.line, unknown_filter(text));
   }
 }
 
@@ -176,7 +179,7 @@ ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr node) {
     filtered->arguments = parse_arguments();
   }
   if (filtered->filter == nullptr) {
-    tokens_.fail_at(line, "filter '", name, "' is not known here");
+    tokens_.fail_at(line, unknown_filter(name));
   }
   check_named_function(*filtered);
   return finished(std::move(filtered));

@@ -1,6 +1,5 @@
 // Filters of what can be gone through.
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <optional>
 #include <utility>
@@ -27,7 +26,7 @@ void take_nothing(Run& run, std::string_view name, const Arguments& arguments) {
 
 std::vector<Value> path_of(Run& run, const Value& attribute) {
   if (!attribute.is_text()) {
-    return {Value(integer_of(run, attribute, "an attribute"))};
+    return {Value(expect_integer(run, attribute, "an attribute"))};
   }
   std::vector<Value> parts;
   std::string_view rest = attribute.bytes();
@@ -117,43 +116,6 @@ Value last(Run& run, const Value& input, const Arguments& arguments) {
     return run.undefined("No last item, sequence was empty.");
   }
   return input.is_markup() ? run.marked(items.back().bytes()) : items.back();
-}
-
-template <bool largest>
-Value extreme(Run& run, const Value& input, const Arguments& arguments) {
-  const Bound bound = bind_arguments(run, largest ? "filter 'max'" : "filter 'min'", arguments,
-                                     {"case_sensitive", "attribute"});
-  const Values items = items_of(run, input);
-  if (items.empty()) {
-    return run.undefined("No aggregated item, sequence was empty.");
-  }
-  const AttributeGetter getter(run, bound[1]);
-  const auto key_of = [&](const Value& item) {
-    return without_case(run, getter(item), is_true(bound[0]));
-  };
-  size_t best = 0;
-  Value best_key = key_of(items[0]);
-  for (size_t i = 1; i < items.size(); ++i) {
-    Value key = key_of(items[i]);
-    if (largest ? less(run, best_key, key) : less(run, key, best_key)) {
-      best = i;
-      best_key = std::move(key);
-    }
-  }
-  return items[best];
-}
-
-Value sum(Run& run, const Value& input, const Arguments& arguments) {
-  const Bound bound = bind_arguments(run, "filter 'sum'", arguments, {"attribute", "start"});
-  Value total = bound[1].value_or(Value(int64_t{0}));
-  if (total.is_text()) {
-    run.fail("sum does not add texts; use join");
-  }
-  const AttributeGetter getter(run, bound[0]);
-  for (const Value& item : items_of(run, input)) {
-    total = apply(run, BinaryOperator::kAdd, total, getter(item));
-  }
-  return total;
 }
 
 Value join(Run& run, const Value& input, const Arguments& arguments) {
@@ -249,7 +211,7 @@ Value items_filter(Run& run, const Value& input, const Arguments& arguments) {
 Value sort_dict(Run& run, const Value& input, const Arguments& arguments) {
   const Bound bound =
       bind_arguments(run, "filter 'dictsort'", arguments, {"case_sensitive", "by", "reverse"});
-  const std::string by = bound[1] ? text_of(run, *bound[1], "dictsort: by") : "key";
+  const std::string by = bound[1] ? expect_text(run, *bound[1], "dictsort: by") : "key";
   if (by != "key" && by != "value") {
     run.fail("dictsort: by is 'key' or 'value', not '", by, "'");
   }
@@ -288,54 +250,6 @@ Value unique(Run& run, const Value& input, const Arguments& arguments) {
   return run.iterator(std::move(items));
 }
 
-Value batch(Run& run, const Value& input, const Arguments& arguments) {
-  const Bound bound =
-      bind_arguments(run, "filter 'batch'", arguments, {"linecount", "fill_with"}, 1);
-  const int64_t size = integer_of(run, *bound[0], "batch: the size");
-  if (size < 1) {
-    run.fail("batch: the size is ", size, ", not at least 1");
-  }
-  Values rows;
-  Values row;
-  for (const Value& item : items_of(run, input)) {
-    if (row.size() == static_cast<size_t>(size)) {
-      rows.push_back(run.list(std::exchange(row, {})));
-    }
-    row.push_back(item);
-  }
-  if (!row.empty()) {
-    while (is_given(bound[1]) && row.size() < static_cast<size_t>(size)) {
-      run.step();
-      row.push_back(*bound[1]);
-    }
-    rows.push_back(run.list(std::move(row)));
-  }
-  return run.iterator(std::move(rows));
-}
-
-Value slice(Run& run, const Value& input, const Arguments& arguments) {
-  const Bound bound = bind_arguments(run, "filter 'slice'", arguments, {"slices", "fill_with"}, 1);
-  const int64_t slices = integer_of(run, *bound[0], "slice: the number");
-  if (slices < 1) {
-    run.fail("slice: the number is ", slices, ", not at least 1");
-  }
-  const Values items = items_of(run, input);
-  const auto count = static_cast<int64_t>(items.size());
-  Values rows;
-  int64_t begin = 0;
-  for (int64_t i = 0; i < slices; ++i) {
-    run.step();
-    const int64_t size = count / slices + (i < count % slices ? 1 : 0);
-    Values row(items.begin() + begin, items.begin() + begin + size);
-    if (is_given(bound[1]) && i >= count % slices) {
-      row.push_back(*bound[1]);
-    }
-    begin += size;
-    rows.push_back(run.list(std::move(row)));
-  }
-  return run.iterator(std::move(rows));
-}
-
 // ---- Each, or those that pass a test.
 
 Value map(Run& run, const Value& input, const Arguments& arguments) {
@@ -352,10 +266,10 @@ Value map(Run& run, const Value& input, const Arguments& arguments) {
     }
     return run.iterator(std::move(out));
   }
-  const std::string& name = text_of(run, arguments.positional[0], "map: the filter");
+  const std::string& name = expect_text(run, arguments.positional[0], "map: the filter");
   const Filter filter = find_filter(name);
   if (filter == nullptr) {
-    run.fail("filter '", name, "' is not known here");
+    run.fail(unknown_filter(name));
   }
   Arguments rest = arguments;
   rest.positional.erase(rest.positional.begin());
@@ -387,7 +301,7 @@ Value select(Run& run, const Value& input, const Arguments& arguments) {
   const AttributeGetter getter(run, attribute);
   Test test = nullptr;
   if (const std::optional<Value> name = take_first()) {
-    test = find_test(text_of(run, *name, "select: the test"));
+    test = find_test(expect_text(run, *name, "select: the test"));
     if (test == nullptr) {
       run.fail("test '", name->bytes(), "' is not known here");
     }
@@ -412,18 +326,7 @@ Value otherwise(Run& run, const Value& input, const Arguments& arguments) {
   return replaced ? bound[0].value_or(Value(std::string())) : input;
 }
 
-Value attribute(Run& run, const Value& input, const Arguments& arguments) {
-  const Bound bound = bind_arguments(run, "filter 'attr'", arguments, {"name"}, 1);
-  const std::string& name = text_of(run, *bound[0], "attr: the name");
-  if (input.is_dict()) {  // keys are no attributes
-    run.fail("filter 'attr' of a dict is not known here; use ['", name, "']");
-  }
-  return get_attribute(run, input, name);
-}
-
-constexpr std::array<std::pair<std::string_view, Filter>, 24> kFilters = {{
-    {"attr", attribute},
-    {"batch", batch},
+constexpr NamedFilter kFilters[] = {
     {"count", length},
     {"d", otherwise},
     {"default", otherwise},
@@ -435,33 +338,17 @@ constexpr std::array<std::pair<std::string_view, Filter>, 24> kFilters = {{
     {"length", length},
     {"list", to_list},
     {"map", map},
-    {"max", extreme<true>},
-    {"min", extreme<false>},
     {"reject", select<false, false>},
     {"rejectattr", select<true, false>},
     {"reverse", reverse},
     {"select", select<false, true>},
     {"selectattr", select<true, true>},
-    {"slice", slice},
     {"sort", sort},
-    {"sum", sum},
     {"unique", unique},
-}};
+};
 
 }  // namespace sequence_filters
 
-Filter find_sequence_filter(std::string_view name) {
-  for (const auto& [known, filter] : sequence_filters::kFilters) {
-    if (known == name) {
-      return filter;
-    }
-  }
-  return nullptr;
-}
-
-Filter find_filter(std::string_view name) {
-  const Filter filter = find_text_filter(name);
-  return filter != nullptr ? filter : find_sequence_filter(name);
-}
+std::span<const NamedFilter> all_sequence_filters() { return sequence_filters::kFilters; }
 
 }  // namespace tapestry::chat::jinja

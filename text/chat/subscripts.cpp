@@ -5,6 +5,7 @@
 #include "text/chat/methods.h"
 #include "text/chat/operators.h"
 #include "text/chat/text.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::chat::jinja {
 
@@ -28,7 +29,7 @@ Value like(Run& run, const Text& text, std::string_view part) {
 
 Value element_of_text(Run& run, const Text& text, int64_t index, const Value& otherwise) {
   run.step(text.ascii ? 0 : text.bytes.size() / 16);
-  const size_t size = text.ascii ? text.bytes.size() : count_code_points(text.bytes);
+  const size_t size = text.ascii ? text.bytes.size() : data::count_characters(text.bytes);
   const std::optional<size_t> place = place_of_index(index, size);
   if (!place) {
     return otherwise;
@@ -52,10 +53,10 @@ SlicePlaces slice_places(
     if (value.is_none()) {
       return otherwise;
     }
-    const int64_t given = integer_of(run, value, "a slice's bound");
+    const int64_t given = expect_integer(run, value, "a slice's bound");
     return std::clamp(given < 0 ? given + count : given, least, most);
   };
-  const int64_t stride = step.is_none() ? 1 : integer_of(run, step, "a slice's step");
+  const int64_t stride = step.is_none() ? 1 : expect_integer(run, step, "a slice's step");
   if (stride == 0) {
     run.fail("a slice's step is zero");
   }
@@ -78,7 +79,7 @@ Value slice_of_text(
     Run& run, const Text& text, const Value& start, const Value& stop, const Value& step) {
   run.step(text.ascii ? 0 : text.bytes.size() / 16);
   const std::string_view bytes = text.bytes;
-  const size_t size = text.ascii ? bytes.size() : count_code_points(bytes);
+  const size_t size = text.ascii ? bytes.size() : data::count_characters(bytes);
   const SlicePlaces places = slice_places(run, size, start, stop, step);
   if (places.step == 1) {
     const auto first = static_cast<size_t>(places.start);

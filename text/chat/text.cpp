@@ -7,17 +7,16 @@
 #include <cstdint>
 #include <cstring>
 
+#include "text/util/utf8.h"
+
 namespace tapestry::chat::jinja {
 
 namespace {
 
 char32_t next_code_point(std::string_view text, size_t& at) {
-  utf8proc_int32_t code_point = 0;
-  const utf8proc_ssize_t bytes =
-      utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + at,
-                       static_cast<utf8proc_ssize_t>(text.size() - at), &code_point);
-  at += bytes > 0 ? static_cast<size_t>(bytes) : 1;
-  return bytes > 0 ? static_cast<char32_t>(code_point) : U'\uFFFD';
+  const data::Utf8Sequence next = data::first_sequence(text.substr(at));
+  at += next.length;
+  return next.code_point;
 }
 
 utf8proc_category_t category_of(char32_t code_point) {
@@ -96,7 +95,7 @@ void append_upper(std::string& out, char32_t letter) {
     out += to_utf8(special->upper);
     return;
   }
-  append_code_point(out, static_cast<char32_t>(utf8proc_toupper(static_cast<int32_t>(letter))));
+  data::append_utf8(out, static_cast<char32_t>(utf8proc_toupper(static_cast<int32_t>(letter))));
 }
 
 void append_title(std::string& out, char32_t letter) {
@@ -104,7 +103,7 @@ void append_title(std::string& out, char32_t letter) {
     out += to_utf8(special->title);
     return;
   }
-  append_code_point(out, static_cast<char32_t>(utf8proc_totitle(static_cast<int32_t>(letter))));
+  data::append_utf8(out, static_cast<char32_t>(utf8proc_totitle(static_cast<int32_t>(letter))));
 }
 
 // A sigma at the end of a word has a form of its own.
@@ -126,22 +125,12 @@ bool is_final_sigma(std::u32string_view text, size_t at) {
 void append_lower(std::string& out, std::u32string_view text, size_t at) {
   const char32_t letter = text[at];
   if (letter == 0x3A3) {
-    append_code_point(out, is_final_sigma(text, at) ? 0x3C2 : 0x3C3);
+    data::append_utf8(out, is_final_sigma(text, at) ? 0x3C2 : 0x3C3);
   } else if (letter == 0x130) {
     out += to_utf8(U"i\u0307");
   } else {
-    append_code_point(out, static_cast<char32_t>(utf8proc_tolower(static_cast<int32_t>(letter))));
+    data::append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<int32_t>(letter))));
   }
-}
-
-template <class Predicate>
-bool all_of_text(std::string_view text, Predicate holds) {
-  for (size_t at = 0; at < text.size();) {
-    if (!holds(next_code_point(text, at))) {
-      return false;
-    }
-  }
-  return !text.empty();
 }
 
 }  // namespace
@@ -149,25 +138,6 @@ bool all_of_text(std::string_view text, Predicate holds) {
 bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(),
                      [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-}
-
-bool is_utf8(std::string_view text) {
-  for (size_t at = 0; at < text.size();) {
-    utf8proc_int32_t code_point = 0;
-    const utf8proc_ssize_t bytes =
-        utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + at,
-                         static_cast<utf8proc_ssize_t>(text.size() - at), &code_point);
-    if (bytes <= 0) {
-      return false;
-    }
-    at += static_cast<size_t>(bytes);
-  }
-  return true;
-}
-
-size_t count_code_points(std::string_view text) {
-  return static_cast<size_t>(std::count_if(
-      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) >> 6U) != 2; }));
 }
 
 std::u32string to_code_points(std::string_view text) {
@@ -182,22 +152,15 @@ std::u32string to_code_points(std::string_view text) {
 std::string to_utf8(std::u32string_view code_points) {
   std::string out;
   for (const char32_t c : code_points) {
-    append_code_point(out, c);
+    data::append_utf8(out, c);
   }
   return out;
-}
-
-void append_code_point(std::string& text, char32_t code_point) {
-  std::array<utf8proc_uint8_t, 4> bytes{};
-  const utf8proc_ssize_t size =
-      utf8proc_encode_char(static_cast<utf8proc_int32_t>(code_point), bytes.data());
-  text.append(reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(size));
 }
 
 size_t place_of_code_point(std::string_view text, size_t index) {
   size_t at = 0;
   for (; at < text.size(); ++at) {
-    if ((static_cast<unsigned char>(text[at]) >> 6U) != 2 && index-- == 0) {
+    if (!data::continues_character(text[at]) && index-- == 0) {
       break;
     }
   }
@@ -281,9 +244,9 @@ std::string escaped(std::string_view text) {
 
 std::vector<size_t> code_point_starts(std::string_view text) {
   std::vector<size_t> starts;
-  starts.reserve(count_code_points(text) + 1);
+  starts.reserve(data::count_characters(text) + 1);
   for (size_t at = 0; at < text.size(); ++at) {
-    if ((static_cast<unsigned char>(text[at]) >> 6U) != 2) {
+    if (!data::continues_character(text[at])) {
       starts.push_back(at);
     }
   }
@@ -339,10 +302,7 @@ std::string_view strip(std::string_view text, Side side, std::optional<std::stri
   }
   size_t end = text.size();
   while (side != Side::kLeft && end > begin) {
-    size_t start = end - 1;
-    while (start > begin && (static_cast<unsigned char>(text[start]) >> 6U) == 2) {
-      --start;
-    }
+    const size_t start = data::character_before(text, end);
     size_t next = start;
     if (!goes(next_code_point(text, next))) {
       break;
@@ -417,37 +377,15 @@ std::string title(std::string_view text) {
   return out;
 }
 
-std::string swap_case(std::string_view text) {
-  const std::u32string letters = to_code_points(text);
-  std::string out;
-  for (size_t at = 0; at < letters.size(); ++at) {
-    if (is_upper_letter(letters[at])) {
-      append_lower(out, letters, at);
-    } else if (is_lower_letter(letters[at])) {
-      append_upper(out, letters[at]);
-    } else {
-      append_code_point(out, letters[at]);
+bool is_digit(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const char32_t c = next_code_point(text, at);
+    if (category_of(c) != UTF8PROC_CATEGORY_ND && !is_other_digit(c)) {
+      return false;
     }
   }
-  return out;
+  return !text.empty();
 }
-
-bool is_alpha(std::string_view text) { return all_of_text(text, is_letter); }
-
-bool is_alnum(std::string_view text) {
-  return all_of_text(text, [](char32_t c) { return is_letter(c) || is_number(c); });
-}
-
-bool is_decimal(std::string_view text) {
-  return all_of_text(text, [](char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_ND; });
-}
-
-bool is_digit(std::string_view text) {
-  return all_of_text(
-      text, [](char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_ND || is_other_digit(c); });
-}
-
-bool is_all_space(std::string_view text) { return all_of_text(text, is_space); }
 
 bool is_upper(std::string_view text) {
   bool cased = false;

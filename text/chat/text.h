@@ -9,10 +9,9 @@
 
 namespace tapestry::chat::jinja {
 
+// Texts are valid UTF-8.
+
 bool is_ascii(std::string_view text);
-bool is_utf8(std::string_view text);
-/// Of valid UTF-8; so are all functions below.
-size_t count_code_points(std::string_view text);
 /// Where code point `index` begins; the text's size if there are not as many.
 size_t place_of_code_point(std::string_view text, size_t index);
 /// Where `wanted` is found first, or last, in time that does not depend on what they have in
@@ -25,7 +24,6 @@ size_t line_end_at(std::string_view text, size_t at);
 std::string escaped(std::string_view text);
 std::u32string to_code_points(std::string_view text);
 std::string to_utf8(std::u32string_view code_points);
-void append_code_point(std::string& text, char32_t code_point);
 /// Where each code point begins, and the size of the text.
 std::vector<size_t> code_point_starts(std::string_view text);
 
@@ -48,14 +46,9 @@ std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
 std::string capitalize(std::string_view text);
 std::string title(std::string_view text);
-std::string swap_case(std::string_view text);
 
-/// str.isalpha, isdigit, ...: false for an empty text.
-bool is_alpha(std::string_view text);
-bool is_alnum(std::string_view text);
-bool is_decimal(std::string_view text);
+/// str.isdigit, isupper, islower: false for an empty text.
 bool is_digit(std::string_view text);
-bool is_all_space(std::string_view text);
 bool is_upper(std::string_view text);
 bool is_lower(std::string_view text);
 

@@ -1,17 +1,18 @@
 // Filters that make texts and numbers.
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
+#include <iterator>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "text/chat/filters.h"
 #include "text/chat/methods.h"
 #include "text/chat/operators.h"
 #include "text/chat/text.h"
-#include "text/chat/text_format.h"
 #include "text/chat/value_text.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::chat::jinja {
 
@@ -64,12 +65,6 @@ Value replace(Run& run, const Value& input, const Arguments& arguments) {
   return find_text_method("replace")(run, as_plain(run, input), given);
 }
 
-Value center(Run& run, const Value& input, const Arguments& arguments) {
-  const auto bound = bind_arguments(run, "filter 'center'", arguments, {"width"});
-  return find_text_method("center")(run, as_text(run, input),
-                                    {{bound[0].value_or(Value(int64_t{80}))}, {}});
-}
-
 Value title(Run& run, const Value& input, const Arguments& arguments) {
   bind_arguments(run, "filter 'title'", arguments, {});
   const Value text = as_text(run, input);
@@ -88,7 +83,7 @@ Value title(Run& run, const Value& input, const Arguments& arguments) {
   for (const char32_t c : to_code_points(text.bytes())) {
     if (begins_word(c)) {
       finish_word();
-      append_code_point(out, c);
+      data::append_utf8(out, c);
     } else {
       word += c;
     }
@@ -97,32 +92,19 @@ Value title(Run& run, const Value& input, const Arguments& arguments) {
   return run.text(std::move(out));
 }
 
-Value count_words(Run& run, const Value& input, const Arguments& arguments) {
-  bind_arguments(run, "filter 'wordcount'", arguments, {});
-  const Value text = as_text(run, input);
-  run.letters(text.bytes().size());
-  int64_t words = 0;
-  bool in_word = false;
-  for (const char32_t c : to_code_points(text.bytes())) {
-    words += !in_word && is_name_part(c) ? 1 : 0;
-    in_word = is_name_part(c);
-  }
-  return Value(words);
-}
-
 Value indent(Run& run, const Value& input, const Arguments& arguments) {
   const auto bound = bind_arguments(run, "filter 'indent'", arguments, {"width", "first", "blank"});
   std::string space(4, ' ');
   if (bound[0] && bound[0]->is_text()) {
     space = bound[0]->bytes();
   } else if (bound[0]) {
-    const int64_t width = std::max<int64_t>(integer_of(run, *bound[0], "indent: the width"), 0);
+    const int64_t width = std::max<int64_t>(expect_integer(run, *bound[0], "indent: the width"), 0);
     run.check_text(static_cast<size_t>(width));
     space.assign(static_cast<size_t>(width), ' ');
   }
   const bool first = bound[1] && truth_of(*bound[1]);
   const bool blank = bound[2] && truth_of(*bound[2]);
-  const Value text = run.text(text_of(run, input, "what is indented") + "\n");
+  const Value text = run.text(expect_text(run, input, "what is indented") + "\n");
   const Value lines = find_text_method("splitlines")(run, text, {});
   std::string out = first ? space : "";
   bool is_first = true;
@@ -140,49 +122,6 @@ Value indent(Run& run, const Value& input, const Arguments& arguments) {
   return input.is_markup() ? run.marked(std::move(out)) : run.text(std::move(out));
 }
 
-Value truncate(Run& run, const Value& input, const Arguments& arguments) {
-  const auto bound =
-      bind_arguments(run, "filter 'truncate'", arguments, {"length", "killwords", "end", "leeway"});
-  const int64_t length = bound[0] ? integer_of(run, *bound[0], "truncate: the length") : 255;
-  const std::string end = bound[2] ? text_of(run, *bound[2], "truncate: the end") : "...";
-  const bool has_leeway = bound[3] && !bound[3]->is_none();
-  const int64_t leeway = has_leeway ? integer_of(run, *bound[3], "truncate: the leeway") : 5;
-  const auto end_length = static_cast<int64_t>(count_code_points(end));
-  if (length < end_length || leeway < 0) {
-    run.fail("truncate: the length must be at least that of the end, the leeway at least 0");
-  }
-  text_of(run, input, "what is truncated");
-  if (length_of(run, input) <= length + leeway) {
-    return input;
-  }
-  const Value kept =
-      get_slice(run, input, Value(None{}), Value(length - end_length), Value(None{}));
-  const Value behind = bound[2].value_or(run.text(end));
-  const bool whole = bound[1] && truth_of(*bound[1]);
-  const std::string& bytes = kept.bytes();
-  std::string part = whole ? bytes : bytes.substr(0, bytes.rfind(' '));
-  return apply(run, BinaryOperator::kAdd,
-               kept.is_markup() ? run.marked(std::move(part)) : run.text(std::move(part)), behind);
-}
-
-Value format(Run& run, const Value& input, const Arguments& arguments) {
-  const Value text = as_text(run, input);
-  if (text.is_markup()) {
-    run.fail("format of a text that `safe` has marked is not known here");
-  }
-  if (arguments.named.empty()) {
-    return run.text(percent_format(run, text.bytes(), run.tuple(arguments.positional)));
-  }
-  if (!arguments.positional.empty()) {
-    run.fail("filter 'format' takes either named arguments or others");
-  }
-  auto named = std::make_shared<Dict>();
-  for (const auto& [name, value] : arguments.named) {
-    run.set(*named, run.text(name), value);
-  }
-  return run.text(percent_format(run, text.bytes(), run.dict(std::move(named))));
-}
-
 Value to_json_text(Run& run, const Value& input, const Arguments& arguments) {
   const auto bound = bind_arguments(run, "filter 'tojson'", arguments,
                                     {"ensure_ascii", "indent", "separators", "sort_keys"});
@@ -193,7 +132,7 @@ Value to_json_text(Run& run, const Value& input, const Arguments& arguments) {
     if (bound[1]->is_text()) {
       style.indent = bound[1]->bytes();
     } else {
-      const int64_t width = std::max<int64_t>(integer_of(run, *bound[1], "tojson: indent"), 0);
+      const int64_t width = std::max<int64_t>(expect_integer(run, *bound[1], "tojson: indent"), 0);
       run.check_text(static_cast<size_t>(width));
       style.indent = std::string(static_cast<size_t>(width), ' ');
     }
@@ -204,8 +143,8 @@ Value to_json_text(Run& run, const Value& input, const Arguments& arguments) {
     if (separators.size() != 2) {
       run.fail("tojson: separators are two texts");
     }
-    style.item_separator = text_of(run, separators[0], "tojson: a separator");
-    style.key_separator = text_of(run, separators[1], "tojson: a separator");
+    style.item_separator = expect_text(run, separators[0], "tojson: a separator");
+    style.key_separator = expect_text(run, separators[1], "tojson: a separator");
   }
   return run.text(to_json(run, input, style));
 }
@@ -308,7 +247,7 @@ Value whole_part(Run& run, double number, const Value& otherwise) {
 Value to_integer(Run& run, const Value& input, const Arguments& arguments) {
   const auto bound = bind_arguments(run, "filter 'int'", arguments, {"default", "base"});
   const Value otherwise = bound[0].value_or(Value(int64_t{0}));
-  const int64_t base = bound[1] ? integer_of(run, *bound[1], "int: the base") : 10;
+  const int64_t base = bound[1] ? expect_integer(run, *bound[1], "int: the base") : 10;
   if (base < 2 || base > 36) {
     run.fail("int: the base ", base, " is none of 2 to 36");
   }
@@ -345,77 +284,49 @@ Value absolute(Run& run, const Value& input, const Arguments& arguments) {
   return input.integer() < 0 ? negate(run, input) : Value(input.integer());
 }
 
-// The nearest number with so many decimals, of two equally near ones the even one.
-double rounded_decimals(double number, int64_t decimals) {
-  if (std::isnan(number) || std::isinf(number) || decimals > 322) {
-    return number;
-  }
-  std::array<char, 720> digits{};
-  std::snprintf(digits.data(), digits.size(), "%.*f", static_cast<int>(decimals), number);
-  return std::strtod(digits.data(), nullptr);
-}
-
-Value round_number(Run& run, const Value& input, const Arguments& arguments) {
-  const auto bound = bind_arguments(run, "filter 'round'", arguments, {"precision", "method"});
-  const int64_t decimals = bound[0] ? integer_of(run, *bound[0], "round: the precision") : 0;
-  const std::string method = bound[1] ? text_of(run, *bound[1], "round: the method") : "common";
-  if (!input.is_number()) {
-    if (input.is_undefined()) {
-      fail_undefined(run, input);
-    }
-    run.fail("round takes a number, not ", input.type_name());
-  }
-  if (decimals < 0) {
-    run.fail("round: a negative precision is not known here");
-  }
-  if (method == "common") {
-    return input.is_real() ? Value(rounded_decimals(input.real(), decimals))
-                           : Value(input.integer());
-  }
-  if (method != "ceil" && method != "floor") {
-    run.fail("round: the method is common, ceil or floor, not ", method);
-  }
-  if (decimals > 18) {
-    run.fail("round: a precision of more than 18 is not known here");
-  }
-  double power = 1;
-  for (int64_t i = 0; i < decimals; ++i) {
-    power *= 10;
-  }
-  const double scaled = input.real() * power;
-  return Value((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / power);
-}
-
-constexpr std::array<std::pair<std::string_view, Filter>, 18> kFilters = {{
+constexpr NamedFilter kFilters[] = {
     {"abs", absolute},
     {"capitalize", by_method<kCapitalize, false>},
-    {"center", center},
     {"float", to_real},
-    {"format", format},
     {"indent", indent},
     {"int", to_integer},
     {"lower", by_method<kLower, false>},
     {"replace", replace},
-    {"round", round_number},
     {"safe", safe},
     {"string", as_string},
     {"title", title},
     {"tojson", to_json_text},
     {"trim", trim},
-    {"truncate", truncate},
     {"upper", by_method<kUpper, false>},
-    {"wordcount", count_words},
-}};
+};
 
 }  // namespace text_filters
 
-Filter find_text_filter(std::string_view name) {
-  for (const auto& [known, filter] : text_filters::kFilters) {
-    if (known == name) {
-      return filter;
+std::span<const NamedFilter> all_text_filters() { return text_filters::kFilters; }
+
+Filter find_filter(std::string_view name) {
+  for (const auto filters : {all_text_filters(), all_sequence_filters()}) {
+    const auto found = std::find_if(filters.begin(), filters.end(),
+                                    [&](const NamedFilter& known) { return known.first == name; });
+    if (found != filters.end()) {
+      return found->second;
     }
   }
   return nullptr;
+}
+
+std::string unknown_filter(std::string_view name) {
+  std::vector<std::string_view> known;
+  for (const auto filters : {all_text_filters(), all_sequence_filters()}) {
+    std::transform(filters.begin(), filters.end(), std::back_inserter(known),
+                   [](const NamedFilter& filter) { return filter.first; });
+  }
+  std::sort(known.begin(), known.end());
+  std::string message = concat("filter '", name, "' is not known here; known are");
+  for (const std::string_view other : known) {
+    message += concat(other == known.front() ? " " : ", ", other);
+  }
+  return message;
 }
 
 }  // namespace tapestry::chat::jinja

@@ -1,13 +1,12 @@
 // Methods of str.
 #include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 
 #include "text/chat/methods.h"
 #include "text/chat/operators.h"
 #include "text/chat/text.h"
-#include "text/chat/text_format.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::chat::jinja {
 
@@ -42,9 +41,9 @@ Part part_of(Run& run,
   }
   run.step(text.bytes.size() / 16);
   const auto count =
-      static_cast<int64_t>(text.ascii ? text.bytes.size() : count_code_points(text.bytes));
+      static_cast<int64_t>(text.ascii ? text.bytes.size() : data::count_characters(text.bytes));
   const auto place = [&](const std::optional<Value>& value, int64_t otherwise) {
-    const int64_t given = is_given(value) ? integer_of(run, *value, "start or end") : otherwise;
+    const int64_t given = is_given(value) ? expect_integer(run, *value, "start or end") : otherwise;
     return std::max<int64_t>(given < 0 ? given + count : given, 0);
   };
   const int64_t first = place(start, 0);
@@ -70,7 +69,7 @@ Value matches_any(Run& run,
   const Bound bound = bind(run, method, arguments, {"(prefix)", "(start)", "(end)"}, 1);
   const Part part = part_of(run, self.text(), bound[1], bound[2]);
   const auto holds = [&](const Value& value) {
-    const std::string& wanted = text_of(run, value, method);
+    const std::string& wanted = expect_text(run, value, method);
     run.scan(wanted.size());
     return !part.is_beyond && matches(part.bytes, wanted);
   };
@@ -96,7 +95,7 @@ Value strip_side(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "strip", arguments, {"(chars)"});
   std::optional<std::string_view> letters;
   if (is_given(bound[0])) {
-    letters = text_of(run, *bound[0], "what is stripped");
+    letters = expect_text(run, *bound[0], "what is stripped");
     run.letters(letters->size());
   }
   const std::string_view left = strip(self.bytes(), side, letters);
@@ -111,14 +110,11 @@ Value changed(Run& run, const Value& self, const Arguments& arguments) {
   return run.text(change(self.bytes()));
 }
 
-template <bool (*holds)(std::string_view)>
-Value holds_for(Run& run, const Value& self, const Arguments& arguments) {
-  bind(run, "the method", arguments, {});
+Value is_all_digits(Run& run, const Value& self, const Arguments& arguments) {
+  bind(run, "isdigit", arguments, {});
   run.letters(self.bytes().size());
-  return Value(holds(self.bytes()));
+  return Value(is_digit(self.bytes()));
 }
-
-bool has_only_ascii(std::string_view text) { return is_ascii(text); }
 
 // ---- Splitting.
 
@@ -192,7 +188,7 @@ Values split_words(Run& run, std::string_view text, int64_t most, bool from_righ
 template <bool from_right>
 Value split(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "split", arguments, {"sep", "maxsplit"});
-  const int64_t most = bound[1] ? integer_of(run, *bound[1], "maxsplit") : -1;
+  const int64_t most = bound[1] ? expect_integer(run, *bound[1], "maxsplit") : -1;
   if (!is_given(bound[0])) {
     if (from_right && most == 0) {
       // rsplit(None, 0) keeps what is before the text and drops what is behind it.
@@ -202,7 +198,7 @@ Value split(Run& run, const Value& self, const Arguments& arguments) {
     }
     return run.list(split_words(run, self.bytes(), most, from_right));
   }
-  const std::string& separator = text_of(run, *bound[0], "split: the separator");
+  const std::string& separator = expect_text(run, *bound[0], "split: the separator");
   if (separator.empty()) {
     run.fail("split: the separator is empty");
   }
@@ -233,20 +229,18 @@ Value split_lines(Run& run, const Value& self, const Arguments& arguments) {
   return run.list(std::move(lines));
 }
 
-template <bool from_right>
 Value partition(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "partition", arguments, {"(sep)"}, 1);
-  const std::string& separator = text_of(run, *bound[0], "partition: the separator");
+  const std::string& separator = expect_text(run, *bound[0], "partition: the separator");
   if (separator.empty()) {
     run.fail("partition: the separator is empty");
   }
   const std::string& text = self.bytes();
-  run.letters(from_right ? text.size() : 0);
   run.scan(text.size() + separator.size());
-  const size_t found = from_right ? find_last(text, separator) : find_first(text, separator);
-  const Value empty = run.text("");
+  const size_t found = find_first(text, separator);
   if (found == std::string::npos) {
-    return run.tuple(from_right ? Values{empty, empty, self} : Values{self, empty, empty});
+    const Value empty = run.text("");
+    return run.tuple({self, empty, empty});
   }
   return run.tuple({run.text(text.substr(0, found)), run.text(separator),
                     run.text(text.substr(found + separator.size()))});
@@ -256,7 +250,7 @@ Value partition(Run& run, const Value& self, const Arguments& arguments) {
 
 size_t count_in(Run& run, std::string_view text, std::string_view wanted) {
   if (wanted.empty()) {
-    return count_code_points(text) + 1;
+    return data::count_characters(text) + 1;
   }
   size_t count = 0;
   for (size_t at = find_first(text, wanted); at != std::string_view::npos;
@@ -271,7 +265,7 @@ size_t count_in(Run& run, std::string_view text, std::string_view wanted) {
 Value count_text(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "count", arguments, {"(sub)", "(start)", "(end)"}, 1);
   const Part part = part_of(run, self.text(), bound[1], bound[2]);
-  const std::string& wanted = text_of(run, *bound[0], "count");
+  const std::string& wanted = expect_text(run, *bound[0], "count");
   run.scan(part.bytes.size() + wanted.size());
   return Value(part.is_beyond ? int64_t{0}
                               : static_cast<int64_t>(count_in(run, part.bytes, wanted)));
@@ -281,7 +275,7 @@ template <bool from_right, bool must_exist>
 Value find_text(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "find", arguments, {"(sub)", "(start)", "(end)"}, 1);
   const Part part = part_of(run, self.text(), bound[1], bound[2]);
-  const std::string& wanted = text_of(run, *bound[0], "find");
+  const std::string& wanted = expect_text(run, *bound[0], "find");
   run.letters(from_right ? part.bytes.size() : 0);
   run.scan(part.bytes.size() + wanted.size());
   const size_t found = part.is_beyond ? std::string_view::npos
@@ -289,7 +283,7 @@ Value find_text(Run& run, const Value& self, const Arguments& arguments) {
                                       : find_first(part.bytes, wanted);
   if (found != std::string_view::npos) {
     return Value(part.before +
-                 static_cast<int64_t>(count_code_points(part.bytes.substr(0, found))));
+                 static_cast<int64_t>(data::count_characters(part.bytes.substr(0, found))));
   }
   if (must_exist) {
     run.fail("index: the text is not found");
@@ -339,9 +333,10 @@ std::string replaced(
 
 Value replace(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "replace", arguments, {"(old)", "(new)", "(count)"}, 2);
-  const int64_t most = bound[2] ? integer_of(run, *bound[2], "replace: the count") : -1;
-  return run.text(replaced(run, self.text(), text_of(run, *bound[0], "replace: what is replaced"),
-                           text_of(run, *bound[1], "replace: what comes instead"), most));
+  const int64_t most = bound[2] ? expect_integer(run, *bound[2], "replace: the count") : -1;
+  return run.text(replaced(run, self.text(),
+                           expect_text(run, *bound[0], "replace: what is replaced"),
+                           expect_text(run, *bound[1], "replace: what comes instead"), most));
 }
 
 Value join(Run& run, const Value& self, const Arguments& arguments) {
@@ -349,7 +344,7 @@ Value join(Run& run, const Value& self, const Arguments& arguments) {
   std::string out;
   std::string_view separator;
   for (const Value& item : items_of(run, *bound[0])) {
-    const std::string& part = text_of(run, item, "join: an item");
+    const std::string& part = expect_text(run, item, "join: an item");
     run.check_text(out.size() + separator.size() + part.size());
     out += separator;
     out += part;
@@ -361,62 +356,13 @@ Value join(Run& run, const Value& self, const Arguments& arguments) {
 template <bool suffix>
 Value remove_end(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "removeprefix", arguments, {"(part)"}, 1);
-  const std::string& part = text_of(run, *bound[0], "what is removed");
+  const std::string& part = expect_text(run, *bound[0], "what is removed");
   const std::string& text = self.bytes();
   run.scan(part.size());
   if (suffix ? !text.ends_with(part) : !text.starts_with(part)) {
     return self;
   }
   return run.text(suffix ? text.substr(0, text.size() - part.size()) : text.substr(part.size()));
-}
-
-const std::string kSpace = " ";
-
-enum class Fill { kLeft, kRight, kCenter };
-
-template <Fill where>
-Value filled(Run& run, const Value& self, const Arguments& arguments) {
-  const Bound bound = bind(run, "ljust", arguments, {"(width)", "(fillchar)"}, 1);
-  const std::string& fill = bound[1] ? text_of(run, *bound[1], "the fill character") : kSpace;
-  run.scan(fill.size());
-  if (count_code_points(fill) != 1) {
-    run.fail("the fill character must be one character");
-  }
-  const int64_t width = integer_of(run, *bound[0], "the width");
-  const int64_t missing = std::max<int64_t>(width - length_of(run, self), 0);
-  run.check_text(static_cast<size_t>(missing));  // no overflow below
-  run.check_text(static_cast<size_t>(missing) * fill.size() + self.bytes().size());
-  // As CPython rounds: the odd one to the left where the width is odd.
-  const int64_t left = where == Fill::kLeft    ? missing
-                       : where == Fill::kRight ? 0
-                                               : missing / 2 + (missing & width & 1);
-  std::string out;
-  for (int64_t i = 0; i < left; ++i) {
-    out += fill;
-  }
-  out += self.bytes();
-  for (int64_t i = left; i < missing; ++i) {
-    out += fill;
-  }
-  return run.text(std::move(out));
-}
-
-Value zero_filled(Run& run, const Value& self, const Arguments& arguments) {
-  const Bound bound = bind(run, "zfill", arguments, {"(width)"}, 1);
-  const int64_t missing =
-      std::max<int64_t>(integer_of(run, *bound[0], "the width") - length_of(run, self), 0);
-  run.check_text(static_cast<size_t>(missing));
-  const std::string& text = self.bytes();
-  const size_t sign = !text.empty() && (text[0] == '-' || text[0] == '+') ? 1 : 0;
-  return run.text(text.substr(0, sign) + std::string(static_cast<size_t>(missing), '0') +
-                  text.substr(sign));
-}
-
-Value format(Run& run, const Value& self, const Arguments& arguments) {
-  if (self.is_markup()) {
-    run.fail("format of a text that `safe` has marked is not known here");
-  }
-  return run.text(brace_format(run, self.bytes(), arguments));
 }
 
 // ---- Of a text that `safe` has marked, as Markup of markupsafe 3 does it.
@@ -466,45 +412,30 @@ Value join_marked(Run& run, const Value& self, const Arguments& arguments) {
   return marked_value(run, join(run, self, {{run.list(std::move(items))}, {}}));
 }
 
-constexpr std::array<std::pair<std::string_view, Method>, 37> kMethods = {{
+constexpr std::pair<std::string_view, Method> kMethods[] = {
     {"capitalize", marking<changed<&jinja::capitalize>>},
-    {"center", marking<filled<Fill::kCenter>>},
     {"count", count_text},
     {"endswith", ends_with},
     {"find", find_text<false, false>},
-    {"format", format},
     {"index", find_text<false, true>},
-    {"isalnum", holds_for<is_alnum>},
-    {"isalpha", holds_for<is_alpha>},
-    {"isascii", holds_for<has_only_ascii>},
-    {"isdecimal", holds_for<is_decimal>},
-    {"isdigit", holds_for<is_digit>},
-    {"islower", holds_for<is_lower>},
-    {"isspace", holds_for<is_all_space>},
-    {"isupper", holds_for<is_upper>},
+    {"isdigit", is_all_digits},
     {"join", join_marked},
-    {"ljust", marking<filled<Fill::kRight>>},
     {"lower", marking<changed<&jinja::to_lower>>},
     {"lstrip", marking<strip_side<Side::kLeft>>},
-    {"partition", marking<partition<false>>},
+    {"partition", marking<partition>},
     {"removeprefix", marking<remove_end<false>>},
     {"removesuffix", marking<remove_end<true>>},
     {"replace", marking<replace>},
     {"rfind", find_text<true, false>},
-    {"rindex", find_text<true, true>},
-    {"rjust", marking<filled<Fill::kLeft>>},
-    {"rpartition", marking<partition<true>>},
     {"rsplit", marking<split<true>>},
     {"rstrip", marking<strip_side<Side::kRight>>},
     {"split", marking<split<false>>},
     {"splitlines", marking<split_lines>},
     {"startswith", starts_with},
     {"strip", marking<strip_side<Side::kBoth>>},
-    {"swapcase", marking<changed<&jinja::swap_case>>},
     {"title", marking<changed<&jinja::title>>},
     {"upper", marking<changed<&jinja::to_upper>>},
-    {"zfill", marking<zero_filled>},
-}};
+};
 
 }  // namespace text_methods
 

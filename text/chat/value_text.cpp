@@ -9,6 +9,7 @@
 
 #include "text/chat/object.h"
 #include "text/chat/text.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::chat::jinja {
 
@@ -36,7 +37,7 @@ void append_quoted(std::string& out, std::string_view text) {
     } else if (c == '\t') {
       out += "\\t";
     } else if (is_printable(c)) {
-      append_code_point(out, c);
+      data::append_utf8(out, c);
     } else if (c < 0x100) {
       out += "\\x";
       append_hex(out, c, 2);

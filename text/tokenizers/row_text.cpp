@@ -26,11 +26,8 @@ std::string row_text(const Tokenizer& tokenizer, std::span<const int64_t> ids, i
   decode_known();
   std::string text = replace_invalid_utf8(bytes);
   int64_t characters = 0;
-  for (size_t at = 0; at < text.size(); ++at) {
-    constexpr unsigned kContinuationMask = 0xC0;
-    constexpr unsigned kContinuation = 0x80;
-    const bool begins = (static_cast<unsigned char>(text[at]) & kContinuationMask) != kContinuation;
-    if (begins && characters++ == most) {
+  for (size_t at = 0; at < text.size(); at += character_length(text, at)) {
+    if (characters++ == most) {
       return text.substr(0, at) + "...";
     }
   }

@@ -1,19 +1,11 @@
 #include "text/tokenizers/tokenizer.h"
 
-#include <filesystem>
 #include <utility>
 
 #include "autograd/tensor/error.h"
-#include "text/tokenizers/character_tokenizer.h"
-#include "text/tokenizers/huggingface/huggingface_tokenizer.h"
-#include "text/tokenizers/sentencepiece_tokenizer.h"
 #include "text/util/utf8.h"
 
 namespace tapestry::data {
-
-bool is_tokenizer_type(std::string_view type) {
-  return type == "byte" || type == "sentencepiece" || type == "character" || type == "huggingface";
-}
 
 std::string describe(const TokenizerIdentity& identity) {
   return concat(identity.type, " tokenizer of ", identity.vocab_size, " ids",
@@ -76,30 +68,6 @@ std::optional<int32_t> ByteTokenizer::id_of(std::string_view token) const {
 
 std::string ByteTokenizer::describe() const {
   return concat("byte tokenizer, ", vocab_size(), " ids");
-}
-
-std::string tokenizer_file(const std::string& type, const std::string& model) {
-  const std::filesystem::path file = std::filesystem::path(model) / "tokenizer.json";
-  return type == "huggingface" && std::filesystem::exists(file) ? file.string() : model;
-}
-
-std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& model_file) {
-  if (type == "byte") {
-    check<ValueError>(model_file.empty(), "tokenizer_model: \"", model_file,
-                      "\" is given, but the byte tokenizer has no model file");
-    return std::make_unique<ByteTokenizer>();
-  }
-  check<ValueError>(is_tokenizer_type(type), "tokenizer_type: \"", type, "\" is unknown, expected ",
-                    kTokenizerTypes);
-  check<ValueError>(!model_file.empty(), "tokenizer_model: the ", type,
-                    " tokenizer needs a model file");
-  if (type == "character") {
-    return std::make_unique<CharacterTokenizer>(model_file);
-  }
-  if (type == "huggingface") {
-    return std::make_unique<HuggingFaceTokenizer>(model_file);
-  }
-  return std::make_unique<SentencePieceTokenizer>(model_file);
 }
 
 }  // namespace tapestry::data

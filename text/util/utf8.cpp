@@ -12,18 +12,14 @@ namespace {
 
 constexpr std::string_view kReplacementText = "\xEF\xBF\xBD";
 
-struct Sequence {
-  size_t length;  // bytes to consume, at least 1
-  bool valid;
-  bool cut = false;  // the bytes end inside it
-};
+}  // namespace
 
-// Reads the sequence that begins at `at`; Unicode standard, table 3-7.
-Sequence next_sequence(std::string_view bytes, size_t at) {
+// Unicode standard, table 3-7.
+Utf8Sequence first_sequence(std::string_view bytes) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(bytes[i]); };
-  const uint8_t lead = byte(at);
+  const uint8_t lead = byte(0);
   if (lead < 0x80) {
-    return {1, true};
+    return {.length = 1, .valid = true, .code_point = lead};
   }
   size_t length = 0;
   uint8_t low = 0x80;
@@ -39,26 +35,24 @@ Sequence next_sequence(std::string_view bytes, size_t at) {
     low = lead == 0xF0 ? 0x90 : 0x80;
     high = lead == 0xF4 ? 0x8F : 0xBF;
   } else {
-    return {1, false};
+    return {.length = 1, .valid = false};
   }
   for (size_t i = 1; i < length; ++i) {
-    if (at + i >= bytes.size()) {
-      return {i, false, true};
+    if (i >= bytes.size()) {
+      return {.length = i, .valid = false, .cut = true};
     }
-    if (byte(at + i) < low || byte(at + i) > high) {
-      return {i, false};
+    if (byte(i) < low || byte(i) > high) {
+      return {.length = i, .valid = false};
     }
     low = 0x80;
     high = 0xBF;
   }
-  return {length, true};
+  return {.length = length, .valid = true, .code_point = code_point_at(bytes, 0)};
 }
-
-}  // namespace
 
 bool is_valid_utf8(std::string_view bytes) {
   for (size_t at = 0; at < bytes.size();) {
-    const Sequence sequence = next_sequence(bytes, at);
+    const Utf8Sequence sequence = first_sequence(bytes.substr(at));
     if (!sequence.valid) {
       return false;
     }
@@ -71,7 +65,7 @@ std::string replace_invalid_utf8(std::string_view bytes) {
   std::string text;
   text.reserve(bytes.size());
   for (size_t at = 0; at < bytes.size();) {
-    const Sequence sequence = next_sequence(bytes, at);
+    const Utf8Sequence sequence = first_sequence(bytes.substr(at));
     if (sequence.valid) {
       text.append(bytes.substr(at, sequence.length));
     } else {
@@ -87,7 +81,7 @@ ValidText::ValidText(std::string_view bytes) : text_(bytes) {
     return;
   }
   for (size_t at = 0; at < bytes.size();) {
-    const Sequence sequence = next_sequence(bytes, at);
+    const Utf8Sequence sequence = first_sequence(bytes.substr(at));
     if (sequence.valid) {
       repaired_.append(bytes.substr(at, sequence.length));
     } else {
@@ -128,7 +122,7 @@ int64_t ValidText::end_in_bytes(int64_t end) const {
 size_t without_cut_character(std::string_view bytes) {
   constexpr size_t kLongestCut = 3;
   for (size_t length = 1; length <= std::min(kLongestCut, bytes.size()); ++length) {
-    const Sequence sequence = next_sequence(bytes, bytes.size() - length);
+    const Utf8Sequence sequence = first_sequence(bytes.substr(bytes.size() - length));
     if (sequence.cut && sequence.length == length) {
       return bytes.size() - length;
     }
@@ -136,41 +130,49 @@ size_t without_cut_character(std::string_view bytes) {
   return bytes.size();
 }
 
+size_t count_characters(std::string_view text) {
+  return text.size() -
+         static_cast<size_t>(std::count_if(text.begin(), text.end(), continues_character));
+}
+
 std::vector<uint32_t> code_points(std::string_view bytes) {
-  constexpr uint32_t kReplacement = 0xFFFD;
   std::vector<uint32_t> points;
   points.reserve(bytes.size());
-  for (size_t at = 0; at < bytes.size();) {
-    const Sequence sequence = next_sequence(bytes, at);
-    uint32_t point = static_cast<uint8_t>(bytes[at]);
-    if (sequence.length > 1) {
-      point &= 0x7FU >> sequence.length;
-    }
-    for (size_t i = 1; i < sequence.length; ++i) {
-      point = point << 6U | (static_cast<uint8_t>(bytes[at + i]) & 0x3FU);
-    }
-    points.push_back(sequence.valid ? point : kReplacement);
-    at += sequence.length;
+  while (!bytes.empty()) {
+    const Utf8Sequence sequence = first_sequence(bytes);
+    points.push_back(sequence.code_point);
+    bytes.remove_prefix(sequence.length);
   }
   return points;
 }
 
-std::string utf8(uint32_t code_point) {
+void append_utf8(std::string& text, uint32_t code_point) {
   check<ValueError>(code_point <= 0x10FFFF && (code_point < 0xD800 || code_point > 0xDFFF),
                     "utf8: ", code_point, " is no code point of Unicode text");
-  const auto tail = [&](unsigned shift) {
-    return static_cast<char>(0x80U | (code_point >> shift & 0x3FU));
+  const auto add_tail = [&](unsigned shift) {
+    text.push_back(static_cast<char>(0x80U | (code_point >> shift & 0x3FU)));
   };
   if (code_point < 0x80) {
-    return {static_cast<char>(code_point)};
+    text.push_back(static_cast<char>(code_point));
+  } else if (code_point < 0x800) {
+    text.push_back(static_cast<char>(0xC0U | code_point >> 6U));
+    add_tail(0);
+  } else if (code_point < 0x10000) {
+    text.push_back(static_cast<char>(0xE0U | code_point >> 12U));
+    add_tail(6);
+    add_tail(0);
+  } else {
+    text.push_back(static_cast<char>(0xF0U | code_point >> 18U));
+    add_tail(12);
+    add_tail(6);
+    add_tail(0);
   }
-  if (code_point < 0x800) {
-    return {static_cast<char>(0xC0U | code_point >> 6U), tail(0)};
-  }
-  if (code_point < 0x10000) {
-    return {static_cast<char>(0xE0U | code_point >> 12U), tail(6), tail(0)};
-  }
-  return {static_cast<char>(0xF0U | code_point >> 18U), tail(12), tail(6), tail(0)};
+}
+
+std::string utf8(uint32_t code_point) {
+  std::string text;
+  append_utf8(text, code_point);
+  return text;
 }
 
 }  // namespace tapestry::data

@@ -4,6 +4,8 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <stdexcept>
+#include <string>
 
 namespace tapestry {
 
@@ -41,14 +43,29 @@ CpuLevel detect() {
 #endif
 }
 
-CpuLevel initial_level() {
-  if (const char* forced = std::getenv("TAPESTRY_CPU_LEVEL"); forced != nullptr) {
-    const auto* found = std::find(kLevelNames.begin(), kLevelNames.end(), forced);
-    if (found != kLevelNames.end()) {
-      return std::min(static_cast<CpuLevel>(found - kLevelNames.begin()), detected_cpu_level());
-    }
+// The highest level up to this one that this build has.
+CpuLevel compiled_up_to(CpuLevel level) {
+  while (!is_compiled(level)) {
+    level = static_cast<CpuLevel>(static_cast<int>(level) - 1);
   }
-  return detected_cpu_level();
+  return level;
+}
+
+CpuLevel initial_level() {
+  const char* forced = std::getenv("TAPESTRY_CPU_LEVEL");
+  const auto* found = forced == nullptr ? kLevelNames.end()
+                                        : std::find(kLevelNames.begin(), kLevelNames.end(), forced);
+  if (found == kLevelNames.end()) {
+    return detected_cpu_level();
+  }
+  const auto level =
+      std::min(static_cast<CpuLevel>(found - kLevelNames.begin()), processor_cpu_level());
+  if (!is_compiled(level)) {  // another level's numbers are not what was asked for
+    throw std::runtime_error("TAPESTRY_CPU_LEVEL is " + std::string(forced) +
+                             ", but this build has no loops for " + std::string(name_of(level)) +
+                             "; build it with cmake -DTAPESTRY_CPU_LEVELS=all");
+  }
+  return level;
 }
 
 std::atomic<CpuLevel>& level_in_use() {
@@ -58,14 +75,49 @@ std::atomic<CpuLevel>& level_in_use() {
 
 }  // namespace
 
-CpuLevel detected_cpu_level() {
+CpuLevel processor_cpu_level() {
   static const CpuLevel level = detect();
+  return level;
+}
+
+bool is_compiled(CpuLevel level) {
+  switch (level) {
+#if defined(__x86_64__)
+    case CpuLevel::kAvx2:
+#if defined(TAPESTRY_WITHOUT_AVX2)
+      return false;
+#else
+      return true;
+#endif
+    case CpuLevel::kAvx512:
+#if defined(TAPESTRY_WITHOUT_AVX512)
+      return false;
+#else
+      return true;
+#endif
+    case CpuLevel::kAvx512Bf16:
+    case CpuLevel::kAmx:
+#if defined(TAPESTRY_WITHOUT_AVX512_BF16)
+      return false;
+#else
+      return true;
+#endif
+#endif
+    default:
+      return level == CpuLevel::kPortable;
+  }
+}
+
+CpuLevel detected_cpu_level() {
+  static const CpuLevel level = compiled_up_to(processor_cpu_level());
   return level;
 }
 
 CpuLevel cpu_level() { return level_in_use().load(std::memory_order_relaxed); }
 
-void set_cpu_level(CpuLevel level) { level_in_use() = std::min(level, detected_cpu_level()); }
+void set_cpu_level(CpuLevel level) {
+  level_in_use() = compiled_up_to(std::min(level, detected_cpu_level()));
+}
 
 std::string_view name_of(CpuLevel level) { return kLevelNames[static_cast<size_t>(level)]; }
 

@@ -1,9 +1,10 @@
 #include "diagnosis/report/plot/letters.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <vector>
+
+#include "text/util/utf8.h"
 
 namespace tapestry::plot {
 namespace {
@@ -14,39 +15,11 @@ struct Letter {
   bool valid = false;
 };
 
-// How many bytes the first byte announces; 0 if it cannot be the first.
-size_t announced(unsigned char byte) {
-  return byte < 0x80                   ? 1
-         : byte >= 0xC2 && byte < 0xE0 ? 2
-         : byte >= 0xE0 && byte < 0xF0 ? 3
-         : byte >= 0xF0 && byte < 0xF5 ? 4
-                                       : 0;
-}
-
+// Of ill-formed text a byte at a time.
 Letter first_letter(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text.front());
-  const size_t size = announced(lead);
-  if (size == 1) {
-    return {text.substr(0, 1), lead, true};
-  }
-  constexpr std::array<unsigned char, 5> kLeadBits = {0, 0, 0x1F, 0x0F, 0x07};
-  char32_t code = size == 0 ? 0 : lead & kLeadBits[size];
-  if (size == 0 || text.size() < size) {
-    return {text.substr(0, 1)};
-  }
-  for (const char next : text.substr(1, size - 1)) {
-    const auto byte = static_cast<unsigned char>(next);
-    if ((byte & 0xC0U) != 0x80) {
-      return {text.substr(0, 1)};
-    }
-    code = code << 6U | (byte & 0x3FU);
-  }
-  const bool too_long = (size == 3 && code < 0x800) || (size == 4 && code < 0x10000);
-  const bool surrogate = code >= 0xD800 && code < 0xE000;
-  if (too_long || surrogate || code > 0x10FFFF) {
-    return {text.substr(0, 1)};
-  }
-  return {text.substr(0, size), code, true};
+  const data::Utf8Sequence first = data::first_sequence(text);
+  return first.valid ? Letter{text.substr(0, first.length), first.code_point, true}
+                     : Letter{text.substr(0, 1)};
 }
 
 struct Codes {
@@ -107,11 +80,11 @@ std::string_view ending(std::string_view text, int columns) {
 
 }  // namespace
 
-std::string printable(std::string_view text, bool ascii) {
+std::string printable(std::string_view text) {
   std::string result;
   while (!text.empty()) {
     const Letter letter = first_letter(text);
-    const bool keep = letter.valid && !is_control(letter.code) && !(ascii && letter.code > 0x7E);
+    const bool keep = letter.valid && !is_control(letter.code);
     result += keep ? letter.bytes : "?";
     text.remove_prefix(letter.bytes.size());
   }
@@ -154,13 +127,13 @@ int columns_of(std::string_view text) {
   return columns;
 }
 
-std::string cut(std::string_view text, int columns, bool keep_end) {
+std::string cut(std::string_view text, int columns) {
   if (columns_of(text) <= columns) {
     return std::string(text);
   }
   constexpr std::string_view kDots = "...";
   const int left = columns - static_cast<int>(kDots.size());
-  if (!keep_end || left < 2) {
+  if (left < 2) {
     return std::string(beginning(text, columns));
   }
   const int end = (left + 1) / 2;

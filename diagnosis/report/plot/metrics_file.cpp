@@ -46,7 +46,7 @@ std::vector<std::string> runs_below(const fs::path& folder) {
   throw IoError(text + (below.size() > kNamed ? ", ...?" : below.empty() ? "" : "?"));
 }
 
-std::vector<std::string> parts_of(const std::string& path) {
+std::vector<std::string> path_parts(const std::string& path) {
   fs::path given = fs::absolute(path).lexically_normal();
   if (given.filename() == kFileName) {
     given = given.parent_path();
@@ -131,7 +131,7 @@ std::vector<std::string> run_names(const std::vector<std::string>& paths) {
   std::vector<std::vector<std::string>> parts;
   parts.reserve(paths.size());
   for (const std::string& path : paths) {
-    parts.push_back(parts_of(path));
+    parts.push_back(path_parts(path));
   }
   size_t common = 0;
   while (std::all_of(parts.begin(), parts.end(), [&](const auto& other) {

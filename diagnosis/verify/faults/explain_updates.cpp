@@ -233,7 +233,7 @@ class Explaining {
 
 }  // namespace
 
-std::string text_of(const std::vector<Explanation>& explanations) {
+std::string explanations_text(const std::vector<Explanation>& explanations) {
   constexpr size_t kShown = 4;
   std::string texts;
   for (size_t i = 0; i < std::min(explanations.size(), kShown); ++i) {

@@ -49,6 +49,6 @@ std::vector<Explanation> explain_updates(const UpdateRule& meant,
                                          const TryRule& try_rule);
 
 /// "as if A, or as if B": the first of them.
-std::string text_of(const std::vector<Explanation>& explanations);
+std::string explanations_text(const std::vector<Explanation>& explanations);
 
 }  // namespace tapestry

@@ -149,7 +149,7 @@ std::optional<OptimizerFault> find_optimizer_fault(const UpdateRule& rule,
                         });
     if (!explanations.empty()) {
       const KnownRule& known = explanations.front().known;
-      fault.explanation = text_of(explanations);
+      fault.explanation = explanations_text(explanations);
       if (!all) {
         fault.explanation += ", of " + list_of(found.tensors) + " alone";
       }

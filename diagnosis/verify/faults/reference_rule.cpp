@@ -135,7 +135,7 @@ bool fail_update(FaultSearch& search,
                "ours, the forward pass on the data of step ",
                found.finding.step, " is left."));
   }
-  const std::string texts = text_of(fitting);
+  const std::string texts = explanations_text(fitting);
   const KnownRule& best = fitting.front().known;
   const std::string stage = best.is_clipping        ? "clip"
                             : best.is_learning_rate ? "schedule"

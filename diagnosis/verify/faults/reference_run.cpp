@@ -12,8 +12,8 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
+#include "diagnosis/accuracy/replay_case.h"
 #include "diagnosis/report/plot/metrics_file.h"
-#include "parallel_core/config/read/golden.h"
 #include "parallel_core/config/yaml/value.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "text/util/file.h"
@@ -35,15 +35,15 @@ std::vector<double> learning_rates(const Json& line) {
   return out;
 }
 
-std::optional<double> number_of(const Json& line, const char* key) {
+std::optional<double> metric_of(const Json& line, const char* key) {
   const auto found = line.find(key);
   return found == line.end() ? std::nullopt : plot::metrics_number(*found);
 }
 
 ReferenceStep step_of(const Json& line) {
-  ReferenceStep step{.loss = number_of(line, "loss"),
-                     .grad_norm = number_of(line, "grad_norm"),
-                     .loss_tokens = number_of(line, "loss_tokens"),
+  ReferenceStep step{.loss = metric_of(line, "loss"),
+                     .grad_norm = metric_of(line, "grad_norm"),
+                     .loss_tokens = metric_of(line, "loss_tokens"),
                      .lr = learning_rates(line)};
   if (const auto found = line.find("grad_norms"); found != line.end() && found->is_object()) {
     for (const auto& [name, value] : found->items()) {
@@ -131,8 +131,7 @@ ReferenceRun::ReferenceRun(const std::string& folder, accuracy::NameMap map)
     config_ = init_configs_from_yaml(config_file_);
   } else if (kind == CaseConfig::kOurReference) {
     config_ = init_configs_from_text(
-        golden_config_to_yaml(data::read_file(config_file_), folder, folder + "/replay"),
-        config_file_);
+        replay_case_yaml(data::read_file(config_file_), folder, folder + "/replay"), config_file_);
   } else if (kind == CaseConfig::kNone) {
     config_file_.clear();
   }

@@ -16,11 +16,14 @@ struct Override {
   std::string place;  // how it was written, for messages: "--lr 1e-4"
 };
 
-/// The configuration of a file (none if the path is empty) with the overrides, those of `options`
-/// last. Errors as init_configs_from_yaml.
-AllConfig load_with(const std::string& path,
-                    const std::vector<Override>& overrides,
-                    const LoadOptions& options);
+/// What the words of a command line ask for.
+struct CommandLine {
+  std::string path;  // of --config_path; empty without
+  std::vector<Override> overrides;
+};
+
+/// Reads the words that init_configs_from_args takes. ConfigError with all that is wrong with them.
+CommandLine read_command_line(const std::vector<std::string>& words);
 
 /// A name without section that init_configs_from_args knows, besides those of keys.
 struct FlatName {

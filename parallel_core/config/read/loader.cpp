@@ -38,8 +38,10 @@ ConfigOrigin origin_at(const Place& place, bool is_override) {
 
 Loader::Loader(const std::string& name,
                const LoadOptions& options,
+               ReadModelFolder read_folder,
                const std::vector<Override>& overrides)
     : name_(name),
+      read_folder_(read_folder),
       model_type_(options.model_type),
       overrides_(overrides),
       entries_(name, findings_) {
@@ -88,7 +90,7 @@ std::optional<HfConfig> Loader::take_from_hf() {
     return std::nullopt;
   }
   try {
-    HfConfig hf = read_hf_config(folder.as<std::string>());
+    HfConfig hf = read_folder_(folder.as<std::string>());
     check<ValueError>(hf.complete, hf.file,
                       ": does not describe its model; name the configuration of the run that "
                       "saved it, config.yaml beside it");

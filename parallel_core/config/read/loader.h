@@ -10,7 +10,7 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/read/entries.h"
 #include "parallel_core/config/read/load.h"
-#include "parallel_core/config/read/read_hf_config.h"
+#include "parallel_core/config/read/model_folder.h"
 #include "parallel_core/config/schema/schema.h"
 #include "parallel_core/config/yaml/raw_yaml.h"
 
@@ -20,8 +20,10 @@ namespace tapestry::config {
 class Loader {
  public:
   /// `name` stands for the source in messages; `overrides` go before it, those of `options` last.
+  /// `read_folder` reads what model_config.from_hf names.
   Loader(const std::string& name,
          const LoadOptions& options,
+         ReadModelFolder read_folder,
          const std::vector<Override>& overrides = {});
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -53,6 +55,7 @@ class Loader {
   std::string place_of(const std::string& path) const;
 
   std::string name_;
+  ReadModelFolder read_folder_;
   std::string model_type_;
   std::vector<Override> overrides_;
   Findings findings_;

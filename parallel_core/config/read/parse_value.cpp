@@ -173,11 +173,11 @@ class Reader {
         return {std::string(alias.substr(equals + 1))};
       }
     }
-    return {text_of(node)};
+    return {scalar_text(node)};
   }
 
   // What a scalar says; of a path, with the environment's values in it.
-  std::string text_of(const RawNode& node) {
+  std::string scalar_text(const RawNode& node) {
     return key_.path && error_.empty() ? expand_path(node.scalar, error_) : node.scalar;
   }
 
@@ -320,7 +320,7 @@ class Reader {
         fail("strings", entry);
         return;
       }
-      items.push_back({text_of(entry)});
+      items.push_back({scalar_text(entry)});
     };
     if (node.kind == RawNode::Kind::kScalar) {
       return {Value::List{string(node)}};

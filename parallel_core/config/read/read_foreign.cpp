@@ -10,9 +10,9 @@ namespace {
 
 bool is_empty(const RawNode& node) { return node.items.empty() && node.entries.empty(); }
 
-bool holds_mappings(const RawNode& node) {
+bool holds_sections(const RawNode& node) {
   return node.kind == RawNode::Kind::kMap ||
-         std::any_of(node.items.begin(), node.items.end(), holds_mappings);
+         std::any_of(node.items.begin(), node.items.end(), holds_sections);
 }
 
 // The path, with the type of what it describes: "callbacks.CheckpointMonitor".
@@ -39,9 +39,9 @@ RawNode walk(const std::string& path, const RawNode& body, std::vector<ForeignVa
     const std::string own = concat(path, ".", name.scalar);
     const ForeignName* row = find_readable_name(concat(typed, ".", name.scalar));
     row = row != nullptr ? row : find_readable_name(own);
-    if (row != nullptr && !holds_mappings(value)) {
+    if (row != nullptr && !holds_sections(value)) {
       values.push_back({row, name, value});
-    } else if (holds_mappings(value)) {
+    } else if (holds_sections(value)) {
       RawNode left = walk(own, value, values);
       if (!is_empty(left)) {
         rest.entries.push_back({name, std::move(left)});

@@ -105,7 +105,7 @@ void resolve_short_keys(Resolution& r) {
 // says why.
 void note_what_has_no_effect(Resolution& r) {
   constexpr std::string_view kKnown = "Known for compatibility: ";
-  for (const Key& key : moe_keys()) {
+  for (const Key& key : find_section("moe_config")->keys) {
     const std::string path = concat("moe_config.", key.name);
     if (key.doc.starts_with(kKnown) && key.accepted.empty() && r.sound({path.c_str()})) {
       std::string why;
@@ -118,7 +118,7 @@ void note_what_has_no_effect(Resolution& r) {
 }
 
 void note_without_experts(Resolution& r) {
-  for (const Key& key : moe_keys()) {
+  for (const Key& key : find_section("moe_config")->keys) {
     const std::string path = concat("moe_config.", key.name);
     const bool known = key.doc.starts_with("Known for compatibility") || !key.accepted.empty();
     if (r.given(path) && !known && !key.until_resolved) {

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -153,15 +154,23 @@ auto& locate(Owner& owner) {
 
 }  // namespace detail
 
-/// A member of AllConfig, reached through `Path` (pointers to members). Optionals on the way are
-/// filled when written, and read as default-constructed when empty.
+/// Where a key's value is kept: in a member of AllConfig; or, of a key that no code reads, in
+/// AllConfig::without_effect.
 struct Field {
   Type type;
   bool nullable;
-  void (*set)(AllConfig&, const Value&);
-  Value (*get)(const AllConfig&);
+  void (*set_member)(AllConfig&, const Value&) = nullptr;
+  Value (*get_member)(const AllConfig&) = nullptr;
+  std::string_view section = {};  // the three of a key without member
+  std::string_view name = {};
+  std::string_view initial = {};
+
+  void set(AllConfig& config, const Value& value) const;
+  Value get(const AllConfig& config) const;
 };
 
+/// A member, reached through `Path` (pointers to members). Optionals on the way are filled when
+/// written, and read as default-constructed when empty.
 template <auto... Path>
 constexpr Field field_of() {
   using Member = std::remove_cvref_t<decltype(detail::locate<Path...>(std::declval<AllConfig&>()))>;

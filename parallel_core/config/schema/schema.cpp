@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <deque>
 
+#include "parallel_core/config/schema/keys_without_effect.h"
 #include "parallel_core/config/yaml/expand_path.h"
 
 namespace tapestry::config {
@@ -62,22 +64,32 @@ bool numbers_in_range(const Check& check, const Value& value) {
 }  // namespace
 
 std::span<const Section> schema() {
+  const auto all_keys = [](std::string_view section, std::span<const Key> read) {
+    // Sections are spans; the keys live as long as the program.
+    static std::deque<std::vector<Key>> kept;
+    return std::span<const Key>(kept.emplace_back(with_keys_without_effect(section, read)));
+  };
   static const std::array<Section, 9> sections = {{
-      {"training_config", "Training", "Length, logging, precision, checkpoints.", training_keys()},
+      {"training_config", "Training", "Length, logging, precision, checkpoints.",
+       all_keys("training_config", training_keys())},
       {"parallel_config", "Parallel layout", "How the model is spread over ranks.",
-       parallel_keys()},
-      {"dataset_config", "Data", "Batches, data sets and tokenizer.", dataset_keys()},
+       all_keys("parallel_config", parallel_keys())},
+      {"dataset_config", "Data", "Batches, data sets and tokenizer.",
+       all_keys("dataset_config", dataset_keys())},
       {"model_config", "Model",
        "Structure of the transformer. The section may carry another name: `gpt_config`, or what "
        "`--model_type` says.",
-       model_keys()},
+       all_keys("model_config", model_keys())},
       {"optimizer_config", "Optimizer", "Optimizer, learning rate and weight decay.",
-       optimizer_keys()},
-      {"moe_config", "Mixture of experts", "Experts in place of the dense MLP.", moe_keys()},
-      {"lora_config", "LoRA", "Low-rank fine-tuning.", lora_keys()},
-      {"tensorboard", "TensorBoard", "Event files that TensorBoard shows.", tensorboard_keys()},
+       all_keys("optimizer_config", optimizer_keys())},
+      {"moe_config", "Mixture of experts", "Experts in place of the dense MLP.",
+       all_keys("moe_config", moe_keys())},
+      {"lora_config", "LoRA", "Low-rank fine-tuning.", all_keys("lora_config", lora_keys())},
+      {"tensorboard", "TensorBoard", "Event files that TensorBoard shows.",
+       all_keys("tensorboard", tensorboard_keys())},
       {"monitor_config", "Monitors",
-       "Measurements beside the loss, skipped steps, healthy checkpoints.", monitor_keys()},
+       "Measurements beside the loss, skipped steps, healthy checkpoints.",
+       all_keys("monitor_config", monitor_keys())},
   }};
   return sections;
 }

@@ -125,40 +125,41 @@ constexpr Key kKeys[] = {
      .field = f<&D::data_path>,
      .check = satisfies(check_blend, "a prefix, prefixes, or weight, prefix, weight, prefix, ..."),
      .path = true,
-     .doc = "Prefix of a Megatron data set (PREFIX.idx and PREFIX.bin), or a blend. null, without "
-            "another source: the default text, prepared on first use."},
+     .doc = "Prefix of a Megatron data set (PREFIX.idx and PREFIX.bin), or a blend of several. "
+            "null: if no other source is given, the default text, prepared on first use."},
     {.name = "train_data_path",
      .field = f<&D::train_data_path>,
      .check = satisfies(check_blend, "a prefix, prefixes, or weight, prefix, weight, prefix, ..."),
      .path = true,
-     .doc = "Data sets to train on, all of each: a prefix or a blend as in `data_path`, in place "
-            "of `data_path` and `split`."},
+     .doc = "Data sets that are used completely for training: a prefix or a blend as in "
+            "`data_path`, in place of `data_path` and `split`."},
     {.name = "valid_data_path",
      .field = f<&D::valid_data_path>,
      .check = satisfies(check_blend, "a prefix, prefixes, or weight, prefix, weight, prefix, ..."),
      .path = true,
-     .doc = "The validation data beside `train_data_path`."},
+     .doc = "Validation data, if `train_data_path` gives the training data."},
     {.name = "test_data_path",
      .field = f<&D::test_data_path>,
      .check = satisfies(check_blend, "a prefix, prefixes, or weight, prefix, weight, prefix, ..."),
      .path = true,
-     .doc = "The test data beside `train_data_path`."},
+     .doc = "Test data, if `train_data_path` gives the training data."},
     {.name = "text",
      .field = f<&D::text>,
      .check = satisfies(check_files, "text files"),
      .path = true,
-     .doc = "Text files, folders of them, or patterns (`corpus/*.txt`), in place of a data set "
-            "(*.jsonl, *.ndjson, *.jl, *.json: one object with a \"text\" a line). They are turned "
-            "into tokens, and their tokenizer is made, on first use, in `dataset_dir`."},
+     .doc =
+         "Text files, folders of them, or patterns (`corpus/*.txt`), in place of a data set. Files "
+         "*.jsonl, *.ndjson, *.jl and *.json have one object with a \"text\" a line. On first use "
+         "they are turned into tokens, and their tokenizer is made, in `dataset_dir`."},
     {.name = "sft_data_path",
      .field = f<&D::sft_data_path>,
      .check = satisfies(check_blend, "a file, files, or weight, file, weight, file, ..."),
      .path = true,
      .doc = "Examples for fine-tuning in place of text and data sets: JSONL files of `prompt` and "
             "`completion`, of `messages` (and `tools`), of `text`, of `instruction`, `input` and "
-            "`output` (Alpaca), or of `conversations` (ShareGPT); folders and patterns as in "
-            "`text`. With weights, one a file, examples are drawn in these proportions. A row has "
-            "whole examples, which do not see each other."},
+            "`output` (Alpaca), or of `conversations` (ShareGPT). Folders and patterns are given "
+            "as in `text`. With weights, one for each file, examples are drawn in these "
+            "proportions. A row has whole examples, which do not see each other."},
     {.name = "sft_valid_data_path",
      .field = f<&D::sft_valid_data_path>,
      .check = satisfies(check_files, "files"),
@@ -167,58 +168,58 @@ constexpr Key kKeys[] = {
             "`sft_data_path`."},
     {.name = "sft_packing",
      .field = f<&D::sft_packing>,
-     .doc = "Put as many fine-tuning examples into a row as have room in it. False: one, and the "
-            "rest of the row is filled up."},
+     .doc = "Put as many fine-tuning examples into a row as fit. False: one example in a row; the "
+            "rest of the row is padded."},
     {.name = "sft_long_examples",
      .field = f<&D::sft_long_examples>,
      .check = one_of("cut|drop"),
-     .doc = "What becomes of a fine-tuning example of more than `seq_length` + 1 tokens: its end "
-            "is left out, or all of it. Both are counted in the log."},
+     .doc = "How fine-tuning examples of more than `seq_length` + 1 tokens are shortened: their "
+            "end is left out, or the whole example. The log counts both."},
     {.name = "sft_loss",
      .field = f<&D::sft_loss>,
      .check = one_of("answers|all"),
-     .doc = "Tokens of fine-tuning examples that are learned: those of answers, or prompts, too."},
+     .doc = "Tokens of fine-tuning examples that enter the loss: those of answers, or also those "
+            "of prompts."},
     {.name = "chat_template",
      .field = f<&D::chat_template>,
      .path = true,
-     .doc = "File of a Jinja template that writes `messages` as text. null: that of the "
-            "tokenizer's folder (chat_template.jinja, tokenizer_config.json), or ChatML where that "
-            "has none."},
+     .doc = "File of a Jinja template that turns `messages` into text. null: the template in the "
+            "tokenizer's folder (chat_template.jinja, tokenizer_config.json), or ChatML if it has "
+            "none."},
     {.name = "chat_date",
      .field = f<&D::chat_date>,
      .check = satisfies(check_date, "a day, YYYY-MM-DD"),
-     .doc = "The day that a template is told which asks for it (`strftime_now`). null: that of the "
+     .doc = "Date for chat templates that ask for today's (`strftime_now`). null: the day of the "
             "run's first start, which checkpoints keep."},
     {.name = "skip_bad_lines",
      .field = f<&D::skip_bad_lines>,
-     .doc = "Leave out lines of JSONL, of `text` and of `sft_data_path`, that cannot be read, and "
-            "list them in the log. False: the first one is an error."},
+     .doc = "Skip unreadable lines in the JSONL files of `text` and `sft_data_path`, and list them "
+            "in the log. False: the first such line is an error."},
     {.name = "split",
      .field = f<&D::split>,
      .check = satisfies(check_split, "one to three shares"),
      .numbers_as_text = true,
-     .doc = "Shares of training, validation and test data, in documents; in tokens where the "
-            "documents are too few for a sample of training and of validation. Of `sft_data_path`: "
-            "in lines of each file."},
+     .doc = "Shares of training, validation and test data. They are counted in documents; in "
+            "tokens if there are too few documents for a sample of training and of validation; for "
+            "`sft_data_path` in lines of each file."},
     {.name = "step_data_dir",
      .field = f<&D::step_data_dir>,
      .path = true,
-     .doc = "Folder with the exact batch of every step: "
-            "step_N/rank_R/{tokens,labels,loss_mask}.npy; without loss_mask.npy all labels but "
-            "negative ones count. Ranks are data-parallel ones, or all ranks of the job, of which "
-            "those of one model have the same rows. In place of text and data sets."},
+     .doc = "Folder with the exact batch of every step, in place of text and data sets: "
+            "step_N/rank_R/{tokens,labels,loss_mask}.npy. Without loss_mask.npy all labels but "
+            "negative ones count. The ranks are the data-parallel ranks, or all ranks of the job; "
+            "ranks of one model then have the same rows."},
     {.name = "tokenizer_type",
      .field = f<&D::tokenizer_type>,
      .check = one_of("sentencepiece|byte|character|huggingface"),
-     .doc =
-         "Tokenizer of the text. It has to be the one that the data were made with. `huggingface` "
-         "reads tokenizer.json, or vocab.json with merges.txt; it is the default where "
-         "`model_config.from_hf` has such files."},
+     .doc = "Tokenizer of the text. It must be the one with which the data were made. "
+            "`huggingface` reads tokenizer.json, or vocab.json with merges.txt, and is the default "
+            "if `model_config.from_hf` has such files."},
     {.name = "tokenizer_model",
      .field = f<&D::tokenizer_model>,
      .path = true,
      .doc = "File of the tokenizer `sentencepiece` or `character`; for `huggingface` a "
-            "tokenizer.json, or the folder of a model. null: the one beside the data, or in "
+            "tokenizer.json, or the folder of a model. null: the tokenizer beside the data, or in "
             "`model_config.from_hf`."},
     {.name = "character_coverage",
      .field = f<&D::character_coverage>,
@@ -242,36 +243,27 @@ constexpr Key kKeys[] = {
     {.name = "data_layout",
      .field = f<&D::data_layout>,
      .check = one_of("BSH|SBH"),
-     .doc = "Order of batch, sequence and hidden size inside the model. Results are the same."},
+     .doc = "Order of batch, sequence and hidden size inside the model. Results do not change."},
     {.name = "shuffle",
      .field = f<&D::shuffle>,
-     .doc =
-         "Order of the samples: Megatron's shuffled one (True), or that of the data, epoch after "
-         "epoch (False). null: True for texts, False for `step_data_dir`, whose steps are replayed "
-         "in order."},
+     .doc = "Order of the samples. True: shuffled as in Megatron. False: in the order of the data, "
+            "epoch after epoch. null: True for texts, False for `step_data_dir`, whose steps are "
+            "replayed in order."},
     {.name = "drop_remainder",
      .field = f<&D::drop_remainder>,
-     .doc = "Leave out a last incomplete batch. Data begin again where they end, so there is one "
-            "only where `train_samples` is no multiple of the global batch, which False makes an "
+     .doc = "Leave out a last incomplete batch. Because data start again at their end, there is "
+            "one only if `train_samples` is no multiple of the global batch; with False that is an "
             "error."},
     {.name = "seq_length",
      .field = f<&D::seq_length>,
      .check = above(0),
-     .doc = "Tokens of one training sequence, which `model_config.seq_length` says; if given here "
-            "too, the two must be equal."},
-    {.name = "dataset_size",
-     .field = f<&D::dataset_size>,
-     .check = above(0),
-     .accepted = "null",
-     .reason =
-         "the size follows from the data; a run is as long as train_samples, training_iters or "
-         "epochs say",
-     .doc = "Known for compatibility."},
+     .doc = "Tokens of one training sequence. `model_config.seq_length` sets it; if it is given "
+            "here too, both must be equal."},
     {.name = "dataset_dir",
      .field = f<&D::dataset_dir>,
      .path = true,
-     .doc = "Folder in which texts are turned into tokens on first use: those of `text`, or the "
-            "default text."},
+     .doc = "Folder in which the texts of `text`, or the default text, are turned into tokens on "
+            "first use."},
     {.name = "eos_token_id",
      .field = f<&D::eos_token_id>,
      .check = at_least(0),
@@ -281,19 +273,20 @@ constexpr Key kKeys[] = {
     {.name = "pad_token_id",
      .field = f<&D::pad_token_id>,
      .check = at_least(0),
-     .doc = "Token that is left out of the loss: nothing has to be predicted where it would come "
-            "next. Not together with `step_data_dir`, which has loss masks of its own."},
+     .doc = "Token that is left out of the loss where it is the next token. Not together with "
+            "`step_data_dir`, which has its own loss masks."},
     {.name = "reset_attention_mask",
      .field = f<&D::reset_attention_mask>,
-     .doc = "Attention sees no other document of the sample: what stands behind an end-of-document "
-            "token does not see it nor what is before it. What is hidden costs nothing."},
+     .doc = "Restrict attention to a token's own document: tokens after an end-of-document token "
+            "do not see it, nor the tokens before it. Hidden tokens cost no computation."},
     {.name = "reset_position_ids",
      .field = f<&D::reset_position_ids>,
-     .doc = "Count positions from the start of each document, for rotary and learned ones."},
+     .doc =
+         "Count positions from the start of each document, for rotary and for learned positions."},
     {.name = "eod_mask_loss",
      .field = f<&D::eod_mask_loss>,
-     .doc = "Leave out of the loss what follows an end-of-document token, the first token of "
-            "another document."},
+     .doc = "Leave the prediction after an end-of-document token out of the loss, because it is "
+            "the first token of another document."},
 };
 
 }  // namespace

@@ -29,30 +29,31 @@ constexpr Key kKeys[] = {
      .field = f<&L::target_cells>,
      .default_text = "all matrices of attention and MLP",
      .doc = "Matrices that get low-rank additions: one entry {target_cells: [regular expressions]} "
-            "and any {cell, rank, alpha} of cells with values of their own. An expression matches "
-            "a whole name: of a module in memory, of a logical tensor's, or of Hugging Face's "
-            "(`.*q_proj`)."},
+            "and any number of entries {cell, rank, alpha} for cells with their own values. An "
+            "expression matches a whole name: of a module in memory, of a logical tensor, or of a "
+            "Hugging Face module (`.*q_proj`)."},
     {.name = "use_rslora",
      .field = f<&L::use_rslora>,
-     .doc = "Divide `lora_alpha` by the square root of the rank, in place of the rank."},
+     .doc = "Divide `lora_alpha` by the square root of the rank instead of by the rank."},
     {.name = "use_dora",
      .field = f<&L::use_dora>,
-     .doc = "Train the lengths of the rows of adapted matrices beside their directions (DoRA)."},
+     .doc = "Train the lengths of the rows of adapted matrices in addition to their directions "
+            "(DoRA)."},
     {.name = "modules_to_save",
      .field = f<&L::modules_to_save>,
-     .doc = "Regular expressions: what is trained whole beside the low-rank additions (`lm_head`, "
-            "`embed_tokens`), by name or the end of a name after a dot."},
+     .doc = "Regular expressions for the modules that are trained whole in addition to the "
+            "low-rank additions (`lm_head`, `embed_tokens`). They match a name, or the end of a "
+            "name after a dot."},
     {.name = "adapter",
      .field = f<&L::adapter>,
      .path = true,
-     .doc = "Folder of a low-rank adapter to start from, PEFT's or of a checkpoint; left out: A "
-            "starts random and B zero."},
+     .doc = "Folder of a low-rank adapter to start from: PEFT's, or of a checkpoint. If it is left "
+            "out, A starts random and B zero."},
     {.name = "base_dtype",
      .field = f<&L::base_dtype>,
      .check = one_of("params_dtype|q8_0"),
-     .doc =
-         "What frozen matrices of attention and MLP are kept in: `params_dtype`, or blocks of 32 "
-         "numbers of 8 bits with a scale (`q8_0`), about half of bfloat16's memory."},
+     .doc = "Type of the frozen matrices of attention and MLP: `params_dtype`, or blocks of 32 "
+            "numbers of 8 bits with a scale (`q8_0`), which take about half of bfloat16's memory."},
 };
 
 }  // namespace

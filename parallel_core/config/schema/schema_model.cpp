@@ -48,9 +48,9 @@ constexpr Key kKeys[] = {
      .field = f<&M::from_hf>,
      .path = true,
      .until_resolved = true,
-     .doc = "Folder of a Hugging Face model: its `config.json` gives the keys of the model, and "
-            "`training_config.load_checkpoint` is this folder unless it is given. Keys that are "
-            "given as well must agree."},
+     .doc = "Folder of a Hugging Face model. Its `config.json` gives the keys of the model; other "
+            "given keys must agree with it. `training_config.load_checkpoint` is this folder "
+            "unless that key is given."},
     {.name = "vocab_size",
      .field = f<&M::vocab_size>,
      .check = kSize,
@@ -109,16 +109,17 @@ constexpr Key kKeys[] = {
      .field = f<&M::position_embedding_type>,
      .check = one_of("rope|learned_absolute|alibi|none"),
      .value_aliases = "absolute=learned_absolute",
-     .doc = "How the model knows positions: a rotation of queries and keys (rope), a learned "
-            "table, a bias of the scores that grows with the distance (ALiBi), or not at all."},
+     .doc =
+         "How the model encodes positions: by a rotation of queries and keys (rope), by a learned "
+         "table, by a bias of the scores that grows with the distance (ALiBi), or not at all."},
     {.name = "use_alibi_mask",
      .field = f<&M::use_alibi_mask>,
      .default_text = "position_embedding_type == alibi",
      .doc = "Short for `position_embedding_type: alibi`."},
     {.name = "parallel_position_embedding",
      .field = f<&M::parallel_position_embedding>,
-     .doc = "Divide the rows of the learned position table over tensor-parallel ranks, as those of "
-            "the token table are. Has no effect with one rank."},
+     .doc = "Divide the rows of the learned position table over tensor-parallel ranks, like those "
+            "of the token table. Has no effect with one rank."},
     {.name = "rotary_config",
      .field = f<&M::rotary_config>,
      .null = Null::kDefault,
@@ -135,8 +136,8 @@ constexpr Key kKeys[] = {
     {.name = "rotary_config.seq_len_interpolation_factor",
      .field = f<&M::rotary_config, &R::seq_len_interpolation_factor>,
      .check = above(0),
-     .doc = "Divisor of positions before the rotation, so that longer texts turn as far as shorter "
-            "ones did."},
+     .doc = "Divisor of positions before the rotation: a text longer by this factor is rotated as "
+            "far as a shorter one was."},
     {.name = "rotary_config.rotary_base",
      .field = f<&M::rotary_config, &R::rotary_base>,
      .check = above(0),
@@ -145,24 +146,23 @@ constexpr Key kKeys[] = {
     {.name = "rotary_config.rope_type",
      .field = f<&M::rotary_config, &R::rope_type>,
      .check = one_of("default|llama3"),
-     .doc = "`llama3`: low frequencies are divided, as Llama 3.1 and later do to see longer texts "
-            "than they were first trained on."},
+     .doc = "`llama3`: low frequencies are divided, as in Llama 3.1 and later, so that the model "
+            "can use longer texts than it was first trained on."},
     {.name = "rotary_config.rope_scaling_factor",
      .field = f<&M::rotary_config, &R::rope_scaling_factor>,
      .check = at_least(1),
-     .doc = "With `rope_type: llama3`, what low frequencies are divided by."},
+     .doc = "With `rope_type: llama3`, the divisor of low frequencies."},
     {.name = "rotary_config.low_freq_factor",
      .field = f<&M::rotary_config, &R::low_freq_factor>,
      .check = above(0),
-     .doc =
-         "With `rope_type: llama3`, frequencies that turn less than so many times in the original "
-         "length are divided."},
+     .doc = "With `rope_type: llama3`, frequencies with fewer turns than this in the original "
+            "length are divided."},
     {.name = "rotary_config.high_freq_factor",
      .field = f<&M::rotary_config, &R::high_freq_factor>,
      .check = above(0),
-     .doc = "With `rope_type: llama3`, frequencies that turn more than so many times in the "
-            "original length stay; between `low_freq_factor` and this it goes over smoothly. Above "
-            "`low_freq_factor`."},
+     .doc = "With `rope_type: llama3`, frequencies with more turns than this in the original "
+            "length are kept. Between `low_freq_factor` and this number the change is smooth. Must "
+            "be above `low_freq_factor`."},
     {.name = "rotary_config.original_max_position_embeddings",
      .field = f<&M::rotary_config, &R::original_max_position_embeddings>,
      .check = kSize,
@@ -171,11 +171,11 @@ constexpr Key kKeys[] = {
      .field = f<&M::normalization>,
      .check = one_of("LayerNorm|RMSNorm"),
      .value_aliases = "FusedRMSNorm=RMSNorm",
-     .doc = "Norm before attention, before the MLP and at the end."},
+     .doc = "Kind of norm before attention, before the MLP and at the end."},
     {.name = "norm_epsilon",
      .field = f<&M::norm_epsilon>,
      .check = above(0),
-     .doc = "Added inside the norm's root."},
+     .doc = "Number that is added inside the norm's root."},
     {.name = "hidden_act",
      .field = f<&M::hidden_act>,
      .check = one_of("gelu|fast_gelu|relu|silu|swiglu|squared_relu"),
@@ -184,14 +184,14 @@ constexpr Key kKeys[] = {
     {.name = "gated_linear_unit",
      .field = f<&M::gated_linear_unit>,
      .default_text = "hidden_act == swiglu",
-     .doc = "Whether the MLP multiplies two halves, one of them activated. Follows `hidden_act`; a "
-            "value that contradicts it is an error."},
+     .doc = "Whether the MLP multiplies two halves, of which one is activated. It follows from "
+            "`hidden_act`; a value that contradicts it is an error."},
     {.name = "apply_swiglu_fusion",
      .field = f<&M::apply_swiglu_fusion>,
      .aliases = "use_fused_swiglu",
      .default_text = "use_fused_kernels",
-     .doc = "The gated activation as one op that saves only its input. True needs `hidden_act: "
-            "swiglu`."},
+     .doc = "Compute the gated activation as one op that saves only its input. True needs "
+            "`hidden_act: swiglu`."},
     {.name = "add_bias_linear",
      .field = f<&M::add_bias_linear>,
      .doc = "Biases of all linear layers, unless `qkv_has_bias`, `out_proj_has_bias` or "
@@ -215,24 +215,15 @@ constexpr Key kKeys[] = {
     {.name = "window_size",
      .field = f<&M::window_size>,
      .check = satisfies(check_window, "[L, 0] with L >= 0"),
-     .doc = "Sliding window: a token sees itself and the L tokens before it. null: all before it."},
+     .doc = "Sliding window: a token sees itself and this many tokens before it. null: all tokens "
+            "before it."},
     {.name = "use_flash_attention",
      .field = f<&M::use_flash_attention>,
-     .doc = "Attention without the matrix of scores in memory. Always so here."},
+     .doc = "Compute attention without the matrix of scores in memory. This is always done."},
     {.name = "use_eod_reset",
      .field = f<&M::use_eod_reset>,
      .aliases = "use_eod_attn_mask_compression",
      .doc = "Short for `dataset_config.reset_attention_mask`."},
-    {.name = "use_attn_mask_compression",
-     .field = f<&M::use_attn_mask_compression>,
-     .doc =
-         "Known for compatibility: causality, windows and documents never need a mask in memory."},
-    {.name = "use_ring_attention",
-     .field = f<&M::use_ring_attention>,
-     .accepted = "False",
-     .reason = "context-parallel ranks gather keys and values a few heads at a time, for which "
-               "context_parallel_size is enough",
-     .doc = "How context-parallel ranks share keys and values."},
     {.name = "fa_config", .field = f<&M::fa_config>, .doc = "Details of attention."},
     {.name = "fa_config.keep_prob",
      .field = f<&M::fa_config, &F::keep_prob>,
@@ -241,17 +232,8 @@ constexpr Key kKeys[] = {
     {.name = "fa_config.pre_tokens",
      .field = f<&M::fa_config, &F::pre_tokens>,
      .check = between(0, 2147483647),
-     .doc = "How many earlier tokens a token sees: L of `window_size`; seq_length - 1 and more "
+     .doc = "Number of earlier tokens that a token sees, as `window_size`; seq_length - 1 and more "
             "means all."},
-    {.name = "fa_config.next_tokens",
-     .field = f<&M::fa_config, &F::next_tokens>,
-     .check = between(0, 2147483647),
-     .doc = "How many later tokens a token sees: none, as attention is causal, so that any number "
-            "from 0 on is taken."},
-    {.name = "fa_config.input_layout",
-     .field = f<&M::fa_config, &F::input_layout>,
-     .check = one_of("BNSD|SBH|BSH|BSND|TND"),
-     .doc = "Known for compatibility: order of axes inside attention, which changes no result."},
     {.name = "fa_config.sparse_mode",
      .field = f<&M::fa_config, &F::sparse_mode>,
      .check = between(0, 4),
@@ -260,11 +242,7 @@ constexpr Key kKeys[] = {
          "mode 1 would show every token to every other; attention is causal, and how the mask "
          "is written down makes no difference: leave the key out",
      .doc = "Known for compatibility: whether a causal mask is given whole (0), implied (2, 3) or "
-            "a band (4), results are the same."},
-    {.name = "mask_func_type",
-     .field = f<&M::mask_func_type>,
-     .check = one_of("attn_mask_fill|attn_mask_add"),
-     .doc = "Known for compatibility: hidden scores count as minus infinity either way."},
+            "a band (4). Results do not change."},
     {.name = "encoder_attn_mask_type",
      .field = f<&M::encoder_attn_mask_type>,
      .check = one_of("causal|padding|no_mask"),
@@ -272,10 +250,9 @@ constexpr Key kKeys[] = {
      .value_aliases = "padding_causal=causal",
      .accepted = "null|causal|padding",
      .reason = "without a mask a token would see the one that it has to predict; leave the key out",
-     .doc =
-         "causal, or null: no token sees a later one, whatever a mask of the data says. padding: "
-         "where the data have a mask (`attention_mask.npy`), that alone counts, so that a prefix "
-         "may see itself whole; else causal."},
+     .doc = "causal, or null: no token sees a later one, even if the data have a mask. padding: if "
+            "the data have a mask (`attention_mask.npy`), it alone decides, so that the tokens of "
+            "a prefix may see the whole prefix; else as causal."},
     {.name = "attention_dropout",
      .field = f<&M::attention_dropout>,
      .check = between(0, 1),
@@ -286,7 +263,7 @@ constexpr Key kKeys[] = {
      .doc = "Dropout after the embedding, attention and the MLP."},
     {.name = "untie_embeddings_and_output_weights",
      .field = f<&M::untie_embeddings_and_output_weights>,
-     .doc = "True: the head has a matrix of its own; False: it multiplies with the token table."},
+     .doc = "True: the head has its own matrix. False: it uses the token table."},
     {.name = "init_method",
      .field = f<&M::init_method>,
      .check = satisfies(check_initializer, "a distribution, or a constant"),
@@ -297,7 +274,7 @@ constexpr Key kKeys[] = {
     {.name = "init_method_std",
      .field = f<&M::init_method_std>,
      .check = at_least(0),
-     .doc = "Standard deviation of initial weights, where `init_method` has one."},
+     .doc = "Standard deviation of initial weights, if `init_method` uses one."},
     {.name = "scaled_output_init",
      .field = f<&M::scaled_output_init>,
      .doc = "Divide the standard deviation of initial weights by sqrt(2 num_layers) for the "
@@ -305,11 +282,11 @@ constexpr Key kKeys[] = {
     {.name = "bias_init",
      .field = f<&M::bias_init>,
      .check = satisfies(check_initializer, "a distribution, or a constant"),
-     .doc = "Initial biases: as `init_method`, but for what goes by a matrix's sizes."},
+     .doc = "Initial biases: the choices of `init_method` that do not depend on a matrix's sizes."},
     {.name = "params_dtype",
      .field = f<&M::params_dtype>,
-     .doc = "Type of the parameters. 16 bits, the same as `compute_dtype`: the optimizer keeps a "
-            "float32 master of each."},
+     .doc = "Type of the parameters. A 16-bit type must equal `compute_dtype`; the optimizer then "
+            "keeps a float32 master of each parameter."},
     {.name = "compute_dtype",
      .field = f<&M::compute_dtype>,
      .default_text = "float32; see `training_config.bf16` and `fp16`",
@@ -317,29 +294,29 @@ constexpr Key kKeys[] = {
     {.name = "use_fused_kernels",
      .field = f<&M::use_fused_kernels>,
      .doc = "False: only the operands and results of matrix products are rounded to "
-            "`compute_dtype`, everything between them is float32 and made of elementary ops. Slow; "
+            "`compute_dtype`; everything between them is float32 and made of elementary ops. Slow, "
             "for comparing numbers."},
     {.name = "fused_linear_cross_entropy",
      .field = f<&M::fused_linear_cross_entropy>,
      .default_text = "in training, with `use_fused_kernels`, not in float16",
-     .doc = "Output layer and loss in one op, chunk by chunk: the logits are never in memory as a "
-            "whole. In float16 that takes one more matrix product."},
+     .doc = "Compute output layer and loss in one op, chunk by chunk, so that the logits are never "
+            "in memory as a whole. In float16 this takes one more matrix product."},
     {.name = "layernorm_compute_dtype",
      .field = f<&M::layernorm_compute_dtype>,
-     .doc = "Type that a norm's input is rounded to; its sums are float32."},
+     .doc = "Type to which a norm's input is rounded; its sums are float32."},
     {.name = "rotary_dtype",
      .field = f<&M::rotary_dtype>,
-     .doc = "Type that the rotary table, and what it turns, are rounded to; computed in float32."},
+     .doc = "Type to which the rotary table and the rotated queries and keys are rounded; the "
+            "rotation is computed in float32."},
     {.name = "embedding_init_dtype",
      .field = f<&M::embedding_init_dtype>,
      .default_text = "params_dtype",
-     .doc =
-         "Type of the embedding tables: that of all parameters, `params_dtype`. Another one is an "
-         "error."},
+     .doc = "Type of the embedding tables. It is that of all parameters, `params_dtype`; another "
+            "type is an error."},
     {.name = "softmax_compute_dtype",
      .field = f<&M::softmax_compute_dtype>,
-     .doc = "Type of attention's softmax where `attention_softmax_in_fp32` is False; 16 bits hold "
-            "the scores in memory."},
+     .doc = "Type of attention's softmax if `attention_softmax_in_fp32` is False. 16-bit types "
+            "hold the scores in memory."},
     {.name = "residual_connection_dtype",
      .field = f<&M::residual_connection_dtype>,
      .aliases = "residual_dtype",
@@ -347,131 +324,74 @@ constexpr Key kKeys[] = {
      .doc = "Type of the residual stream."},
     {.name = "attention_softmax_in_fp32",
      .field = f<&M::attention_softmax_in_fp32>,
-     .doc = "Softmax in float32, whatever `softmax_compute_dtype` says."},
+     .doc = "Compute attention's softmax in float32, whatever `softmax_compute_dtype` is."},
     {.name = "fp32_residual_connection",
      .field = f<&M::fp32_residual_connection>,
-     .doc = "Residual stream in float32, whatever the activations are."},
+     .doc = "Keep the residual stream in float32, whatever the type of the activations is."},
     {.name = "fp16_lm_cross_entropy",
      .field = f<&M::fp16_lm_cross_entropy>,
-     .doc =
-         "Hand float16 logits to the loss as they are; its sums are float32. Always so with fused "
-         "kernels; needs `compute_dtype: float16`."},
-    {.name = "fp8_format",
-     .field = f<&M::fp8_format>,
-     .accepted = "null",
-     .reason = "no kernel multiplies 8-bit numbers; the narrowest type is compute_dtype: bfloat16",
-     .doc = "8-bit compute."},
+     .doc = "Give float16 logits to the loss without conversion; its sums are float32. With fused "
+            "kernels this is always done; needs `compute_dtype: float16`."},
     {.name = "apply_rope_fusion",
      .field = f<&M::apply_rope_fusion>,
      .aliases = "use_fused_rope",
      .default_text = "use_fused_kernels",
-     .doc = "The rotation as one op."},
+     .doc = "Compute the rotation of queries and keys as one op."},
     {.name = "apply_query_key_layer_scaling",
      .field = f<&M::apply_query_key_layer_scaling>,
-     .doc =
-         "Hold the scores divided by the layer's number, which their softmax, in float32 then, "
-         "makes up for: less range for 16 bits. Results are the same but for rounding; the fused "
-         "kernels hold scores in float32 in any case."},
+     .doc = "Store the attention scores divided by the layer's number, which needs less range in "
+            "16 bits; the softmax, then in float32, multiplies by it again. Results differ only by "
+            "rounding. The fused kernels hold scores in float32 in any case."},
     {.name = "apply_residual_connection_post_norm",
      .field = f<&M::apply_residual_connection_post_norm>,
-     .doc = "Take the residual from the norm's output."},
-    {.name = "use_final_norm", .field = f<&M::use_final_norm>, .doc = "Norm after the last layer."},
+     .doc = "Take the residual from the norm's output instead of its input."},
+    {.name = "use_final_norm",
+     .field = f<&M::use_final_norm>,
+     .doc = "Apply a norm after the last layer."},
     {.name = "use_sandwich_norm",
      .field = f<&M::use_sandwich_norm>,
-     .doc = "Norms after attention and MLP beside those before them."},
+     .doc = "Apply norms after attention and MLP in addition to those before them."},
     {.name = "attn_post_norm_scale",
      .field = f<&M::attn_post_norm_scale>,
      .check = between(0, 1),
-     .doc = "With `use_sandwich_norm`, first gain of the norm after attention."},
+     .doc = "With `use_sandwich_norm`, initial gain of the norm after attention."},
     {.name = "ffn_post_norm_scale",
      .field = f<&M::ffn_post_norm_scale>,
      .check = between(0, 1),
-     .doc = "With `use_sandwich_norm`, first gain of the norm after the MLP."},
+     .doc = "With `use_sandwich_norm`, initial gain of the norm after the MLP."},
     {.name = "out_hidden_size",
      .field = f<&M::out_hidden_size>,
      .check = above(0),
-     .doc = "Output width of the MLP. It is added to the residual stream: anything but "
-            "`hidden_size` is an error."},
+     .doc = "Output width of the MLP. The output is added to the residual stream, so a value other "
+            "than `hidden_size` is an error."},
     {.name = "num_experts",
      .field = f<&M::num_experts>,
      .check = above(0),
      .accepted = "null|1",
      .reason = "the number of experts is set by moe_config.num_experts",
      .doc = "Known for compatibility."},
-    {.name = "head_skip_weight_param_allocation",
-     .field = f<&M::head_skip_weight_param_allocation>,
-     .accepted = "True",
-     .reason = "whether the head has a matrix of its own, untie_embeddings_and_output_weights says",
-     .doc = "Known for compatibility."},
-    {.name = "flatten_labels_and_input_mask",
-     .field = f<&M::flatten_labels_and_input_mask>,
-     .doc = "Known for compatibility: the loss takes labels of any shape."},
-    {.name = "attention_type",
-     .field = f<&M::attention_type>,
-     .check = one_of("self_attn|cross_attn"),
-     .accepted = "self_attn",
-     .reason = kDecoderOnly,
-     .doc = "Kind of attention."},
     {.name = "model_type",
      .field = f<&M::model_type>,
      .accepted = "encoder_or_decoder",
      .reason = kDecoderOnly,
      .doc = "Known for compatibility."},
-    {.name = "encoder_num_layers",
-     .field = f<&M::encoder_num_layers>,
-     .check = above(0),
-     .accepted = "null",
-     .reason = kDecoderOnly,
-     .doc = "Known for compatibility."},
-    {.name = "decoder_num_layers",
-     .field = f<&M::decoder_num_layers>,
-     .check = above(0),
-     .accepted = "null",
-     .reason = kDecoderOnly,
-     .doc = "Known for compatibility."},
-    {.name = "use_query_layer",
-     .field = f<&M::use_query_layer>,
-     .accepted = "False",
-     .reason = kDecoderOnly,
-     .doc = "Known for compatibility."},
-    {.name = "use_visual_encoder",
-     .field = f<&M::use_visual_encoder>,
-     .accepted = "False",
-     .reason = kDecoderOnly,
-     .doc = "Known for compatibility."},
-    {.name = "use_retriever",
-     .field = f<&M::use_retriever>,
-     .accepted = "False",
-     .reason = kDecoderOnly,
-     .doc = "Known for compatibility."},
-    {.name = "retro_add_retriever",
-     .field = f<&M::retro_add_retriever>,
-     .accepted = "False",
-     .reason = kDecoderOnly,
-     .doc = "Known for compatibility."},
-    {.name = "enable_flash_sp",
-     .field = f<&M::enable_flash_sp>,
-     .accepted = "False",
-     .reason = "context-parallel ranks gather keys and values a few heads at a time, for which "
-               "context_parallel_size is enough",
-     .doc = "FlashSP in place of ring attention."},
     {.name = "recompute_method",
      .field = f<&M::recompute_method>,
      .check = one_of("uniform|block"),
-     .doc = "With `recompute_granularity: full`: groups of `recompute_num_layers` layers of which "
-            "only the first one's input is kept (uniform), or the first `recompute_num_layers` "
-            "layers of each chunk, one by one (block). Null: uniform."},
+     .doc = "With `recompute_granularity: full`. uniform: of each group of `recompute_num_layers` "
+            "layers only the input of the first is kept. block: the first `recompute_num_layers` "
+            "layers of each chunk are recomputed, one by one. null: uniform."},
     {.name = "recompute_num_layers",
      .field = f<&M::recompute_num_layers>,
      .check = above(0),
      .doc = "With `recompute_granularity: full`, the number of layers that `recompute_method` "
-            "speaks of. Null: 1."},
+            "uses. null: 1."},
     {.name = "recompute_granularity",
      .field = f<&M::recompute_granularity>,
      .check = one_of("selective|full"),
-     .doc = "Recompute whole layers, or the result of attention alone (with "
-            "`use_flash_attention` the MLP's activation, which is recomputed in any case). Where "
-            "`recompute_config` recomputes something, that counts."},
+     .doc = "full: recompute whole layers. selective: recompute the result of attention alone "
+            "(with `use_flash_attention` the MLP's activation, which is recomputed in any case). "
+            "If `recompute_config` recomputes something, it takes precedence."},
     {.name = "recompute_activations",
      .field = f<&M::recompute_activations>,
      .null = Null::kDefault,
@@ -481,31 +401,12 @@ constexpr Key kKeys[] = {
      .doc = "Short for `recompute_granularity: selective`."},
     {.name = "select_comm_recompute",
      .field = f<&M::select_comm_recompute>,
-     .doc = "With sequence parallelism, gather inputs again in the backward pass. Done in any "
-            "case, unless `recompute_config.select_comm_recompute_exclude` says otherwise."},
+     .doc = "With sequence parallelism, gather inputs again in the backward pass. This is done in "
+            "any case, unless `recompute_config.select_comm_recompute_exclude` excludes it."},
     {.name = "distribute_saved_activations",
      .field = f<&M::distribute_saved_activations>,
-     .doc =
-         "With `recompute_granularity: full`, divide the kept inputs over tensor-parallel ranks: "
-         "`recompute_config.recompute_slice_activation` of the whole model."},
-    {.name = "bias_dropout_fusion",
-     .field = f<&M::bias_dropout_fusion>,
-     .doc =
-         "Known for compatibility: operations are fused where that helps; results are the same."},
-    {.name = "masked_softmax_fusion",
-     .field = f<&M::masked_softmax_fusion>,
-     .doc =
-         "Known for compatibility: mask and softmax are one operation with `use_fused_kernels`."},
-    {.name = "clone_scatter_output_in_embedding",
-     .field = f<&M::clone_scatter_output_in_embedding>,
-     .doc =
-         "Known for compatibility: with sequence parallelism a rank never has the whole output."},
-    {.name = "transformer_impl",
-     .field = f<&M::transformer_impl>,
-     .check = one_of("local|transformer_engine"),
-     .accepted = "local",
-     .reason = "there is one implementation; leave the key out",
-     .doc = "Known for compatibility."},
+     .doc = "With `recompute_granularity: full`, divide the kept inputs over tensor-parallel "
+            "ranks, as `recompute_config.recompute_slice_activation` does for the whole model."},
 };
 
 }  // namespace

@@ -12,13 +12,6 @@ constexpr Field f = field_of<&AllConfig::moe_config, Path...>();
 template <auto Member>
 constexpr Field of_others = f<&E::compatibility, Member>;
 
-constexpr std::string_view kHotExperts =
-    "copies of the experts that are loaded most would make a run depend on its layout; even out "
-    "the load by moe_router_load_balancing_type or moe_router_enable_expert_bias, and leave this "
-    "key out";
-constexpr std::string_view kTokenFiles =
-    "tokens per expert and step are in metrics.jsonl of the output folder; leave this key out";
-
 std::string check_layer_freq(const Value& value) {
   const auto& list = value.as<Value::List>();
   if (list.empty()) {
@@ -58,15 +51,15 @@ constexpr Key kKeys[] = {
      .check = between(1, 2147483647),
      .null = Null::kDefault,
      .aliases = "expert_num|n_routed_experts|num_moe_experts|num_local_experts",
-     .doc = "Experts of a layer, of which each token goes to `moe_router_topk`; 1: a dense MLP."},
+     .doc = "Number of experts of a layer, of which each token goes to `moe_router_topk`; 1: a "
+            "dense MLP."},
     {.name = "moe_router_topk",
      .field = f<&E::moe_router_topk>,
      .check = above(0),
      .aliases = "num_experts_chosen|num_experts_per_tok",
-     .doc =
-         "Experts per token, at most `num_experts`. 1 needs gates that are not made by a softmax "
-         "over the chosen: `moe_router_pre_softmax: True` or `moe_router_score_function: "
-         "sigmoid`."},
+     .doc = "Number of experts per token, at most `num_experts`. 1 needs gates that are no softmax "
+            "over the chosen experts: `moe_router_pre_softmax: True` or "
+            "`moe_router_score_function: sigmoid`."},
     {.name = "moe_layer_freq",
      .field = f<&E::moe_layer_freq>,
      .check = satisfies(check_layer_freq, "one number > 0, or one 0 or 1 per layer"),
@@ -75,8 +68,8 @@ constexpr Key kKeys[] = {
     {.name = "first_k_dense_replace",
      .field = f<&E::first_k_dense_replace>,
      .check = at_least(0),
-     .doc = "So many first layers have a dense MLP. Not together with a `moe_layer_freq` other "
-            "than 1."},
+     .doc = "Number of first layers that have a dense MLP instead of experts. Not together with a "
+            "`moe_layer_freq` other than 1."},
     {.name = "moe_ffn_hidden_size",
      .field = f<&E::moe_ffn_hidden_size>,
      .check = between(1, 2147483647),
@@ -87,19 +80,19 @@ constexpr Key kKeys[] = {
      .field = f<&E::moe_shared_expert_intermediate_size>,
      .check = between(1, 2147483647),
      .aliases = "shared_expert_intermediate_size",
-     .doc = "Width of an expert that sees every token beside the chosen ones; null: there is "
-            "none."},
+     .doc = "Width of a shared expert, which sees every token in addition to the chosen experts; "
+            "null: there is none."},
     {.name = "shared_expert_num",
      .field = of_others<&C::shared_expert_num>,
      .check = at_least(0),
      .until_resolved = true,
      .aliases = "n_shared_experts",
-     .doc = "Short for `moe_shared_expert_intermediate_size`: so many times `moe_ffn_hidden_size`. "
-            "0: there is none."},
+     .doc = "Short for `moe_shared_expert_intermediate_size`: this many times "
+            "`moe_ffn_hidden_size`. 0: there is no shared expert."},
     {.name = "use_shared_expert_gating",
      .field = f<&E::use_shared_expert_gating>,
-     .doc = "Multiply what the shared expert gives by the sigmoid of one number per token, a "
-            "product with a learned vector."},
+     .doc = "Multiply the shared expert's output by the sigmoid of one number per token, a product "
+            "with a learned vector."},
     {.name = "moe_shared_expert_overlap",
      .field = f<&E::moe_shared_expert_overlap>,
      .doc = "Compute the shared expert while tokens are on their way to the experts' ranks and "
@@ -114,8 +107,8 @@ constexpr Key kKeys[] = {
      .doc = "Short for `moe_router_score_function`: True is sigmoid, False softmax."},
     {.name = "moe_router_pre_softmax",
      .field = f<&E::moe_router_pre_softmax>,
-     .doc = "Softmax over all experts before the choice, so that a token's gates do not add up to "
-            "1. False: over the chosen ones."},
+     .doc = "Apply the softmax over all experts before the choice, so that a token's gates do not "
+            "add up to 1. False: over the chosen experts."},
     {.name = "norm_topk_prob",
      .field = f<&E::norm_topk_prob>,
      .default_text = "False with moe_router_pre_softmax, else True",
@@ -125,35 +118,37 @@ constexpr Key kKeys[] = {
      .field = f<&E::moe_router_topk_scaling_factor>,
      .check = above(0),
      .aliases = "routed_scaling_factor",
-     .doc = "Factor of a token's gates, after everything else."},
+     .doc = "Factor of a token's gates, applied after everything else."},
     {.name = "topk_method",
      .field = f<&E::topk_method>,
      .check = one_of("greedy|group_limited_greedy|noaux_tc"),
-     .doc = "How experts are chosen: the best of all (greedy), or of the `moe_router_group_topk` "
-            "best of `moe_router_num_groups` groups of neighbouring experts, where a group is as "
-            "good as its best expert (group_limited_greedy) or as its two best together "
-            "(noaux_tc). Of equals the first counts."},
+     .doc = "How experts are chosen. greedy: the best of all. Otherwise: the best of the "
+            "`moe_router_group_topk` best of `moe_router_num_groups` groups of neighbouring "
+            "experts; a group is as good as its best expert (group_limited_greedy) or as its two "
+            "best together (noaux_tc). Of equal scores the first wins."},
     {.name = "moe_router_num_groups",
      .field = f<&E::moe_router_num_groups>,
      .check = above(0),
      .aliases = "n_group",
-     .doc = "Groups of experts; divides `num_experts`. Needed unless `topk_method` is greedy."},
+     .doc = "Number of groups of experts; must divide `num_experts`. Needed unless `topk_method` "
+            "is greedy."},
     {.name = "moe_router_group_topk",
      .field = f<&E::moe_router_group_topk>,
      .check = above(0),
      .aliases = "topk_group",
-     .doc = "Groups that a token's experts come from. Needed unless `topk_method` is greedy."},
+     .doc = "Number of groups from which a token's experts come. Needed unless `topk_method` is "
+            "greedy."},
     {.name = "moe_router_enable_expert_bias",
      .field = f<&E::moe_router_enable_expert_bias>,
      .aliases = "balance_via_topk_bias",
-     .doc = "Balance without a loss: a number per expert is added to the scores for the choice "
-            "alone, and moves after each step against the expert's load (Wang et al. 2024, "
+     .doc = "Balance the load without a loss: a number per expert is added to the scores, only for "
+            "the choice. After each step it moves against the expert's load (Wang et al. 2024, "
             "arXiv:2408.15664)."},
     {.name = "moe_router_bias_update_rate",
      .field = f<&E::moe_router_bias_update_rate>,
      .check = at_least(0),
      .aliases = "topk_bias_update_rate",
-     .doc = "What the numbers of `moe_router_enable_expert_bias` move by after each step."},
+     .doc = "Amount by which the numbers of `moe_router_enable_expert_bias` move after each step."},
     {.name = "moe_router_load_balancing_type",
      .field = f<&E::moe_router_load_balancing_type>,
      .check = one_of("none|aux_loss|seq_aux_loss|global_aux_loss|device|comm"),
@@ -161,14 +156,14 @@ constexpr Key kKeys[] = {
      .accepted = "none|aux_loss|seq_aux_loss|global_aux_loss|device",
      .reason = "comm pools the experts of a rank, so that the loss would depend on the layout; "
                "device pools them into expert_group_size groups whatever the layout",
-     .doc = "What `moe_aux_loss_coeff` weights: the load of each expert over a micro-batch of one "
-            "data-parallel rank (aux_loss), of a row (seq_aux_loss), over all of the step before "
-            "(global_aux_loss), or of groups of experts (device)."},
+     .doc = "Balance loss that `moe_aux_loss_coeff` weights. aux_loss: the load of each expert "
+            "over a micro-batch of one data-parallel rank. seq_aux_loss: over a row. "
+            "global_aux_loss: over all of the step before. device: the load of groups of experts."},
     {.name = "moe_aux_loss_coeff",
      .field = f<&E::moe_aux_loss_coeff>,
      .check = at_least(0),
-     .doc = "Weight of the balance loss, whose value is this where all experts have the same "
-            "load."},
+     .doc = "Weight of the balance loss. The weighted loss has this value if all experts have the "
+            "same load."},
     {.name = "aux_loss_factor",
      .field = of_others<&C::aux_loss_factor>,
      .check = {.low = 0, .high = 1, .low_open = true, .high_open = true},
@@ -188,7 +183,7 @@ constexpr Key kKeys[] = {
     {.name = "expert_group_size",
      .field = f<&E::expert_group_size>,
      .check = above(0),
-     .doc = "Number of groups, each of neighbouring experts, of the balance loss `device`; divides "
+     .doc = "Number of groups of neighbouring experts for the balance loss `device`; must divide "
             "`num_experts`."},
     {.name = "moe_z_loss_coeff",
      .field = f<&E::moe_z_loss_coeff>,
@@ -204,39 +199,36 @@ constexpr Key kKeys[] = {
     {.name = "moe_expert_capacity_factor",
      .field = f<&E::moe_expert_capacity_factor>,
      .aliases = "capacity_factor",
-     .doc = "While training, an expert takes at most ceil(tokens x k / experts x factor) of the "
+     .doc = "During training, an expert takes at most ceil(tokens x k / experts x factor) of the "
             "tokens of a micro-batch and data-parallel rank; null, 0 or negative: all."},
     {.name = "moe_pad_expert_input_to_capacity",
      .field = f<&E::moe_pad_expert_input_to_capacity>,
-     .doc = "Messages to experts have the size of their capacity. Results do not change."},
+     .doc = "Pad messages to experts to the size of their capacity. Results do not change."},
     {.name = "moe_token_drop_policy",
      .field = f<&E::moe_token_drop_policy>,
      .check = one_of("probs|position|choice"),
-     .doc = "Which tokens an expert keeps: those with the highest gates, the first, or those whose "
-            "first choice it is before those whose second it is."},
+     .doc = "Tokens that an expert keeps when it is full: those with the highest gates (probs), "
+            "the first (position), or those whose first choice it is before those whose second it "
+            "is (choice)."},
     {.name = "enable_sdrop",
      .field = of_others<&C::enable_sdrop>,
      .until_resolved = true,
      .doc = "Short for `moe_token_drop_policy`: True is position, False choice."},
     {.name = "callback_moe_droprate",
      .field = f<&E::callback_moe_droprate>,
-     .doc = "Log the share of choices that were dropped, for each layer. The callback "
+     .doc = "Log for each layer the share of assignments that were dropped. The callback "
             "`MoEDropRateCallback` sets it."},
     {.name = "upcycle_from",
      .field = f<&E::upcycle_from>,
      .path = true,
      .doc = "Folder or file of a dense model to start from (Komatsuzaki et al. 2022, "
-            "arXiv:2212.05055): each expert is a copy of its MLP, the router is new, what a shared "
-            "expert gives is 0 at first, and everything else is the dense model's."},
+            "arXiv:2212.05055). Each expert is a copy of its MLP, the router is new, a shared "
+            "expert's output is 0 at first, and everything else is the dense model's."},
     {.name = "moe_router_force_load_balancing",
      .field = f<&E::moe_router_force_load_balancing>,
-     .doc = "While training, take random numbers in place of the router's logits, so that all "
-            "experts get about as many tokens: for measuring speed. The model does not learn to "
-            "route."},
-    {.name = "routing_policy",
-     .field = of_others<&C::routing_policy>,
-     .check = one_of("TopkRouterV1|TopkRouterV2"),
-     .doc = "Known for compatibility: both name the one router."},
+     .doc =
+         "During training, use random numbers in place of the router's logits, so that all experts "
+         "get about as many tokens. For measuring speed: the model does not learn to route."},
     {.name = "router_dense_type",
      .field = of_others<&C::router_dense_type>,
      .aliases = "moe_router_dtype",
@@ -244,94 +236,14 @@ constexpr Key kKeys[] = {
      .reason = "the router computes in float32, so that rounding decides on no expert; leave this "
                "key out",
      .doc = "Known for compatibility."},
-    {.name = "moe_token_dispatcher_type",
-     .field = f<&E::moe_token_dispatcher_type>,
-     .check = one_of("alltoall"),
-     .doc = "How tokens reach the experts."},
     {.name = "use_self_defined_alltoall",
      .field = f<&E::use_self_defined_alltoall>,
      .doc = "Known for compatibility: messages have exactly the rows that go to a rank."},
-    {.name = "use_allgather_dispatcher",
-     .field = of_others<&C::use_allgather_dispatcher>,
-     .doc = "Known for compatibility: messages have exactly the rows that go to a rank."},
-    {.name = "group_wise_a2a",
-     .field = of_others<&C::group_wise_a2a>,
-     .doc = "Known for compatibility: messages have exactly the rows that go to a rank."},
-    {.name = "enable_deredundency",
-     .field = of_others<&C::enable_deredundency>,
-     .doc = "Known for compatibility: messages have exactly the rows that go to a rank."},
-    {.name = "npu_nums_per_device",
-     .field = of_others<&C::npu_nums_per_device>,
-     .check = above(0),
-     .doc = "Known for compatibility: it belongs to `enable_deredundency`."},
-    {.name = "comp_comm_parallel",
-     .field = of_others<&C::comp_comm_parallel>,
-     .doc = "Known for compatibility: `moe_shared_expert_overlap` hides communication."},
-    {.name = "comp_comm_parallel_degree",
-     .field = of_others<&C::comp_comm_parallel_degree>,
-     .check = above(0),
-     .doc = "Known for compatibility: it belongs to `comp_comm_parallel`."},
     {.name = "moe_grouped_gemm",
      .field = f<&E::moe_grouped_gemm>,
      .aliases = "use_gmm",
      .doc = "Known for compatibility: experts are always computed by grouped products, with or "
             "without a capacity."},
-    {.name = "moe_permute_fusion",
-     .field = of_others<&C::moe_permute_fusion>,
-     .aliases = "use_fused_ops_permute",
-     .doc = "Known for compatibility: rows are always moved in one pass."},
-    {.name = "use_fused_ops_topkrouter",
-     .field = of_others<&C::use_fused_ops_topkrouter>,
-     .doc = "Known for compatibility: the choice of experts is always one pass."},
-    {.name = "enable_gmm_safe_tokens",
-     .field = of_others<&C::enable_gmm_safe_tokens>,
-     .aliases = "use_pad_tokens",
-     .doc = "Known for compatibility: experts without tokens need none."},
-    {.name = "max_router_load",
-     .field = of_others<&C::max_router_load>,
-     .check = above(0),
-     .doc = "Known for compatibility: the number of tokens has no limit."},
-    {.name = "ep_extend_tp",
-     .field = of_others<&C::ep_extend_tp>,
-     .doc = "Known for compatibility: of inference alone."},
-    {.name = "dispatch_global_max_bs",
-     .field = of_others<&C::dispatch_global_max_bs>,
-     .doc = "Known for compatibility: of inference alone."},
-    {.name = "save_token_distribution",
-     .field = of_others<&C::save_token_distribution>,
-     .accepted = "False",
-     .reason = kTokenFiles,
-     .doc = "Files with the tokens of each expert."},
-    {.name = "cur_layer",
-     .field = of_others<&C::cur_layer>,
-     .accepted = "0",
-     .reason = kTokenFiles,
-     .doc = "The layer in the names of the files of `save_token_distribution`."},
-    {.name = "enable_cold_hot_expert",
-     .field = of_others<&C::enable_cold_hot_expert>,
-     .accepted = "False",
-     .reason = kHotExperts,
-     .doc = "Copy the experts that are loaded most to every rank."},
-    {.name = "update_step",
-     .field = of_others<&C::update_step>,
-     .accepted = "10000",
-     .reason = kHotExperts,
-     .doc = "Steps after which the experts of `enable_cold_hot_expert` are chosen again."},
-    {.name = "hot_expert_num",
-     .field = of_others<&C::hot_expert_num>,
-     .accepted = "0",
-     .reason = kHotExperts,
-     .doc = "How many experts `enable_cold_hot_expert` copies."},
-    {.name = "cold_token_percent",
-     .field = of_others<&C::cold_token_percent>,
-     .accepted = "1.0",
-     .reason = kHotExperts,
-     .doc = "The share of tokens of the experts that `enable_cold_hot_expert` does not copy."},
-    {.name = "moe_module_name",
-     .field = of_others<&C::moe_module_name>,
-     .accepted = "\"\"",
-     .reason = kHotExperts,
-     .doc = "The module whose experts `enable_cold_hot_expert` copies."},
 };
 
 }  // namespace

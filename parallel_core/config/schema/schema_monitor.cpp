@@ -29,13 +29,8 @@ constexpr Check kFormats = satisfies(check_formats, "log, tensorboard or both");
 constexpr Key kKeys[] = {
     {.name = "monitor_on",
      .field = f<&M::monitor_on>,
-     .doc = "Switch of what monitor_config measures; `docs/monitoring.md` explains it. The checks "
-            "for NaN and `local_norm` do without it."},
-    {.name = "dump_path",
-     .field = f<&M::dump_path>,
-     .path = true,
-     .doc = "Known for compatibility: values are computed in memory, so no file is written to this "
-            "folder and none is deleted."},
+     .doc = "Switches on the measurements of monitor_config; see `docs/monitoring.md`. The checks "
+            "for NaN and `local_norm` work without it."},
     {.name = "target",
      .field = f<&M::target>,
      .check = satisfies(check_patterns, "regular expressions"),
@@ -71,7 +66,7 @@ constexpr Key kKeys[] = {
     {.name = "optimizer_state_format",
      .field = f<&M::optimizer_state_format>,
      .check = kFormats,
-     .doc = "Where the norms of what the optimizer keeps for each parameter are shown: log, "
+     .doc = "Where the norms of the optimizer's states of each parameter are shown: log, "
             "tensorboard; null: nowhere."},
     {.name = "weight_state_format",
      .field = f<&M::weight_state_format>,
@@ -80,8 +75,8 @@ constexpr Key kKeys[] = {
     {.name = "throughput_baseline",
      .field = f<&M::throughput_baseline>,
      .check = above(0),
-     .doc = "Samples per second and rank that a run should reach: the measured ones are divided by "
-            "it."},
+     .doc = "Samples per second and rank that a run should reach. The measured number is divided "
+            "by it."},
     {.name = "print_struct",
      .field = f<&M::print_struct>,
      .doc = "Log the names of all trainable parameters after the first step, and end the run."},
@@ -106,9 +101,9 @@ constexpr Key kKeys[] = {
      .doc = "Leave out the update of a step whose global norm is a spike. Needs `monitor_on`."},
     {.name = "check_for_global_norm",
      .field = f<&M::check_for_global_norm>,
-     .doc =
-         "End the run at the first spike of the global norm at a step, and let it pass when the "
-         "run comes to this step again: abnormal_global_norm.json in the output folder knows it."},
+     .doc = "End the run at the first spike of the global norm at a step, and record it in "
+            "abnormal_global_norm.json in the output folder. When the run comes to this step "
+            "again, a spike no longer ends it."},
     {.name = "global_norm_spike_threshold",
      .field = f<&M::global_norm_spike_threshold>,
      .check = above(0),
@@ -122,22 +117,22 @@ constexpr Key kKeys[] = {
      .check = above(1),
      .doc = "Threshold of the global norm relative to the median of the last "
             "`global_norm_median_window` norms that were no spikes, in place of "
-            "`global_norm_spike_threshold` as soon as there are so many; before, only a "
-            "`global_norm_spike_threshold` that is given holds."},
+            "`global_norm_spike_threshold`. Until there are that many norms, only a given "
+            "`global_norm_spike_threshold` applies."},
     {.name = "global_norm_median_window",
      .field = f<&M::global_norm_median_window>,
      .check = between(1, 1000),
-     .doc = "Norms whose median `global_norm_spike_factor` multiplies."},
+     .doc = "Number of norms whose median `global_norm_spike_factor` multiplies."},
     {.name = "use_checkpoint_health_monitor",
      .field = f<&M::use_checkpoint_health_monitor>,
      .aliases = "/use_checkpoint_health_monitor",
-     .doc = "Record in health_ckpts.json which checkpoints are healthy, and go on only with such. "
-            "Needs `monitor_on`."},
+     .doc = "Record in health_ckpts.json which checkpoints are healthy, and resume only from "
+            "healthy ones. Needs `monitor_on`."},
     {.name = "embedding_local_norm_threshold",
      .field = f<&M::embedding_local_norm_threshold>,
      .check = above(0),
-     .doc = "A checkpoint is unhealthy if on some rank the sum of squares of the token table's "
-            "local gradient reached this in the step before it, or is not finite."},
+     .doc = "A checkpoint is unhealthy if, in the step before it, the sum of squares of the token "
+            "table's local gradient on some rank reached this value or was not finite."},
     {.name = "health_ckpts_record_dir",
      .field = f<&M::health_ckpts_record_dir>,
      .path = true,
@@ -147,7 +142,7 @@ constexpr Key kKeys[] = {
      .field = f<&M::check_for_nan_in_loss_and_grad>,
      .aliases = "/check_for_nan_in_loss_and_grad",
      .doc = "End the run at a loss, local loss, local norm or global norm that is not finite, and "
-            "say which rank and parameter it came from."},
+            "log the rank and the parameter where it arose."},
 };
 
 }  // namespace

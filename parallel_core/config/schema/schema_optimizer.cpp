@@ -7,12 +7,11 @@ namespace {
 
 using O = OptimizerConfig;
 using S = LearningRateSchedulerConfig;
-using Z = ZeroConfig;
 template <auto... Path>
 constexpr Field f = field_of<&AllConfig::optimizer_config, Path...>();
 
 constexpr Check kFraction = {.low = 0, .high = 1, .high_open = true};
-constexpr std::string_view kZero = "what is sharded, parallel_config.zero_level says";
+constexpr std::string_view kZero = "parallel_config.zero_level decides what is sharded";
 
 std::string check_betas(const Value& value) {
   const auto& list = value.as<Value::List>();
@@ -39,16 +38,17 @@ constexpr Key kKeys[] = {
      .check = one_of("AdamW|Adam|SGD|Lion|Came|Adafactor|Muon"),
      .value_aliases = "mint.AdamW=AdamW|SpeedAdamW=AdamW|AdamWeightDecay=AdamW|AdamWZeRO=AdamW|"
                       "experiment_adamw=AdamW|CAME=Came",
-     .doc = "AdamW decays weights apart from the moments, Adam through the gradient. Formulas, "
-            "keys and costs of all: `docs/optimizers.md`."},
+     .doc = "Kind of optimizer. AdamW decays weights apart from the moments, Adam through the "
+            "gradient. `docs/optimizers.md` has formulas, keys and costs of all."},
     {.name = "learning_rate",
      .field = f<&O::learning_rate>,
      .check = above(0),
      .doc = "Largest learning rate."},
     {.name = "learning_rate_scheduler_kwargs",
      .field = f<&O::learning_rate_scheduler_kwargs>,
-     .doc = "Schedule by steps; not together with `lr_decay_style` and its keys. At s updates "
-            "done: learning_rate s / warmup_steps, then decay counted from step 0."},
+     .doc = "Schedule of the learning rate by steps; not together with `lr_decay_style` and its "
+            "keys. After s updates of a warm-up the rate is learning_rate s / warmup_steps; the "
+            "decay that follows is counted from step 0."},
     {.name = "learning_rate_scheduler_kwargs.warmup_steps",
      .field = f<&O::learning_rate_scheduler_kwargs, &S::warmup_steps>,
      .check = at_least(0),
@@ -73,7 +73,7 @@ constexpr Key kKeys[] = {
     {.name = "weight_decay",
      .field = f<&O::weight_decay>,
      .check = at_least(0),
-     .doc = "Weight decay; none for parameters with `norm` or `bias` in the name."},
+     .doc = "Weight decay. It does not apply to parameters with `norm` or `bias` in the name."},
     {.name = "start_weight_decay",
      .field = f<&O::start_weight_decay>,
      .check = at_least(0),
@@ -87,12 +87,8 @@ constexpr Key kKeys[] = {
     {.name = "weight_decay_incr_style",
      .field = f<&O::weight_decay_incr_style>,
      .check = one_of("constant|linear|cosine"),
-     .doc = "How weight decay grows; constant needs equal start and end."},
-    {.name = "weight_decay_kwargs",
-     .field = f<&O::weight_decay_kwargs>,
-     .accepted = "null",
-     .reason = "use start_weight_decay, end_weight_decay and weight_decay_incr_style",
-     .doc = "Known for compatibility."},
+     .doc = "How weight decay changes from `start_weight_decay` to `end_weight_decay`; constant "
+            "needs both to be equal."},
     {.name = "clip_grad",
      .field = f<&O::clip_grad>,
      .check = at_least(0),
@@ -103,9 +99,9 @@ constexpr Key kKeys[] = {
      .check = satisfies(check_betas, "two numbers in [0, 1)"),
      .aliases = "adamw_betas",
      .default_text = "[0.9, 0.999]; Lion [0.9, 0.99], Muon [0.95, 0.95]",
-     .doc =
-         "Decay of the first and second moment (Adam, AdamW; Muon where it takes AdamW); Lion: "
-         "of the average that is looked at and of the one that is kept; Came: see `decay_rate`."},
+     .doc = "Adam, AdamW, and Muon's AdamW: decay of the first and second moment. Lion: decay of "
+            "the average that the update uses, and of the average that is stored. Came: see "
+            "`decay_rate`."},
     {.name = "beta1",
      .field = f<&O::beta1>,
      .check = kFraction,
@@ -118,7 +114,8 @@ constexpr Key kKeys[] = {
      .field = f<&O::eps>,
      .check = above(0),
      .aliases = "adamw_eps",
-     .doc = "Added to the root of the second moment (Adam, AdamW, Muon where it takes AdamW)."},
+     .doc =
+         "Number that is added to the root of the second moment (Adam, AdamW, and Muon's AdamW)."},
     {.name = "momentum",
      .field = f<&O::momentum>,
      .check = kFraction,
@@ -141,7 +138,7 @@ constexpr Key kKeys[] = {
      .field = f<&O::decay_rate>,
      .check = at_least(0),
      .doc = "Decay of the second moments of Came and Adafactor: 1 - t^-`decay_rate` at update t. "
-            "null: the second of `betas` (Came)."},
+            "With null, Came uses the second of `betas`."},
     {.name = "clip_threshold",
      .field = f<&O::clip_threshold>,
      .check = above(0),
@@ -152,15 +149,15 @@ constexpr Key kKeys[] = {
     {.name = "eps1",
      .field = f<&O::eps1>,
      .check = above(0),
-     .doc = "Added to squared gradients (Came, Adafactor)."},
+     .doc = "Number that is added to squared gradients (Came, Adafactor)."},
     {.name = "eps2",
      .field = f<&O::eps2>,
      .check = at_least(0),
-     .doc = "Least RMS of a weight for `scale_parameter` (Came, Adafactor)."},
+     .doc = "Smallest RMS of a weight for `scale_parameter` (Came, Adafactor)."},
     {.name = "eps3",
      .field = f<&O::eps3>,
      .check = above(0),
-     .doc = "Added to squared residuals (Came)."},
+     .doc = "Number that is added to squared residuals (Came)."},
     {.name = "ns_steps",
      .field = f<&O::ns_steps>,
      .check = above(0),
@@ -168,23 +165,25 @@ constexpr Key kKeys[] = {
     {.name = "ns_dtype",
      .field = f<&O::ns_dtype>,
      .check = one_of("auto|float32|bfloat16"),
-     .doc = "Type of the products of Muon's orthogonalisation; auto: bfloat16 where the processor "
-            "has units for it."},
+     .doc = "Type of the products of Muon's orthogonalisation; auto: bfloat16 if the processor has "
+            "units for it, else float32."},
     {.name = "adjust_lr",
      .field = f<&O::adjust_lr>,
      .check = one_of("match_rms_adamw|original"),
-     .doc = "How Muon scales the learning rate for a matrix: `matched_adamw_rms` sqrt(max(rows, "
-            "columns)), or sqrt(max(1, rows / columns))."},
+     .doc =
+         "Factor by which Muon scales the learning rate for a matrix. match_rms_adamw: "
+         "`matched_adamw_rms` sqrt(max(rows, columns)). original: sqrt(max(1, rows / columns))."},
     {.name = "matched_adamw_rms",
      .field = f<&O::matched_adamw_rms>,
      .check = above(0),
-     .doc = "RMS of an update in units of the learning rate, that AdamW is taken to have (Muon)."},
+     .doc = "RMS of AdamW's updates, in units of the learning rate, that Muon's updates match with "
+            "`adjust_lr: match_rms_adamw`."},
     {.name = "adamw_learning_rate",
      .field = f<&O::adamw_learning_rate>,
      .check = above(0),
      .default_text = "null (learning_rate)",
-     .doc = "Largest learning rate of what Muon leaves to AdamW: embeddings, head, norms and "
-            "biases. The schedule's shape is the same for both."},
+     .doc = "Largest learning rate of the parameters that Muon leaves to AdamW: embeddings, head, "
+            "norms and biases. Both learning rates follow the schedule in the same way."},
     {.name = "lr_decay_style",
      .field = f<&O::lr_decay_style>,
      .check = one_of("constant|WSD|linear|cosine|inverse-square-root"),
@@ -228,39 +227,38 @@ constexpr Key kKeys[] = {
     {.name = "lr_warmup_fraction",
      .field = f<&O::lr_warmup_fraction>,
      .check = kFraction,
-     .doc = "Warm-up as a share of the decay's length; goes before `lr_warmup_iters`."},
+     .doc = "Warm-up as a share of the decay's length; takes precedence over `lr_warmup_iters`."},
     {.name = "lr_warmup_init",
      .field = f<&O::lr_warmup_init>,
      .check = at_least(0),
-     .doc =
-         "Learning rate of the first step of a warm-up. null: step s of a warm-up of W steps has "
-         "`learning_rate` s / W, so that the first update changes something, too."},
+     .doc = "Learning rate of the first step of a warm-up. null: step s of a warm-up of W steps "
+            "has `learning_rate` s / W, so that the first update has an effect, too."},
     {.name = "min_lr",
      .field = f<&O::min_lr>,
      .check = at_least(0),
      .doc = "Learning rate at the end of the decay."},
     {.name = "use_checkpoint_opt_param_scheduler",
      .field = f<&O::use_checkpoint_opt_param_scheduler>,
-     .doc = "On resuming, take the schedule of the checkpoint."},
+     .doc = "When a run resumes, take the schedule from the checkpoint."},
     {.name = "override_opt_param_scheduler",
      .field = f<&O::override_opt_param_scheduler>,
-     .doc = "On resuming, take the schedule configured here; not together with "
+     .doc = "When a run resumes, take the schedule that is configured here; not together with "
             "`use_checkpoint_opt_param_scheduler`."},
     {.name = "overlap_param_gather",
      .field = f<&O::overlap_param_gather>,
-     .doc = "Gather updated parameters during the next forward pass, each bucket where it is first "
-            "used; needs `use_distributed_optimizer` or `parallel_config.zero_level`. Results are "
-            "the same."},
+     .doc = "Gather updated parameters during the next forward pass, each bucket at its first use; "
+            "needs `use_distributed_optimizer` or `parallel_config.zero_level`. Results do not "
+            "change."},
     {.name = "exp_avg_dtype",
      .field = f<&O::exp_avg_dtype>,
      .check = satisfies(check_state_dtype, "float32 or bfloat16"),
-     .doc = "Type in which the first moment is kept (Adam, AdamW, Lion, Muon where it takes "
-            "AdamW); bfloat16 is rounded stochastically. See `docs/memory.md`."},
+     .doc = "Type in which the first moment is stored (Adam, AdamW, Lion, and Muon's AdamW); "
+            "bfloat16 is rounded stochastically. See `docs/memory.md`."},
     {.name = "exp_avg_sq_dtype",
      .field = f<&O::exp_avg_sq_dtype>,
      .check = satisfies(check_state_dtype, "float32 or bfloat16"),
-     .doc = "Type in which the second moment is kept (Adam, AdamW, Muon where it takes AdamW); "
-            "bfloat16 is rounded stochastically. See `docs/memory.md`."},
+     .doc = "Type in which the second moment is stored (Adam, AdamW, and Muon's AdamW); bfloat16 "
+            "is rounded stochastically. See `docs/memory.md`."},
     {.name = "main_grads_dtype",
      .field = f<&O::main_grads_dtype>,
      .check = satisfies(check_state_dtype, "float32 or bfloat16"),
@@ -268,46 +266,13 @@ constexpr Key kKeys[] = {
             "stochastically."},
     {.name = "store_param_remainders",
      .field = f<&O::store_param_remainders>,
-     .doc = "Hold a float32 weight as the bfloat16 that computing uses and the 16 bits that it "
-            "lacks, so that the bfloat16 costs nothing; the values are the same. Needs "
-            "`compute_dtype: bfloat16`, and AdamW or Adam."},
+     .doc = "Store a float32 weight as the bfloat16 value that the computation uses and the 16 "
+            "bits that it lacks, so that no separate bfloat16 copy is needed. The values do not "
+            "change. Needs `compute_dtype: bfloat16`, and AdamW or Adam."},
     {.name = "optimizer_in_backward",
      .field = f<&O::optimizer_in_backward>,
      .doc = "Update each parameter during the backward pass and drop its gradient at once. Only "
             "with `micro_batch_num: 1`, without clipping by norm and without float16."},
-    {.name = "zero_without_ddp",
-     .field = f<&O::zero_without_ddp>,
-     .accepted = "False",
-     .reason = kZero,
-     .doc = "Sharding without the data-parallel wrapper."},
-    {.name = "zero_config",
-     .field = f<&O::zero_config>,
-     .accepted = "null",
-     .reason = kZero,
-     .doc = "Sharding without the data-parallel wrapper."},
-    {.name = "zero_config.param_resident",
-     .field = f<&O::zero_config, &Z::param_resident>,
-     .doc = "Keep some weights whole."},
-    {.name = "zero_config.param_resident_rate",
-     .field = f<&O::zero_config, &Z::param_resident_rate>,
-     .check = {.low = 0, .high = 1, .low_open = true},
-     .doc = "Share of weights that is kept whole."},
-    {.name = "zero_config.allreduce_after_grad_accumulation",
-     .field = f<&O::zero_config, &Z::allreduce_after_grad_accumulation>,
-     .doc = "Reduce once per step."},
-    {.name = "zero_config.grad_allreduce_op",
-     .field = f<&O::zero_config, &Z::grad_allreduce_op>,
-     .check = one_of("mean|sum"),
-     .doc = "Mean or sum over ranks."},
-    {.name = "zero_config.opt_parallel_group",
-     .field = f<&O::zero_config, &Z::opt_parallel_group>,
-     .doc = "Group of ranks."},
-    {.name = "zero_config.cpu_offload",
-     .field = f<&O::zero_config, &Z::cpu_offload>,
-     .doc = "Known for compatibility."},
-    {.name = "zero_config.with_context_parallel",
-     .field = f<&O::zero_config, &Z::with_context_parallel>,
-     .doc = "Known for compatibility: sharding always includes the context-parallel ranks."},
 };
 
 }  // namespace

@@ -25,22 +25,23 @@ constexpr Key kKeys[] = {
     {.name = "tensorboard_queue_size",
      .field = f<&T::tensorboard_queue_size>,
      .check = above(0),
-     .doc =
-         "Events that are kept in memory before they go to the file; none stays there for longer "
-         "than some seconds, or over a checkpoint."},
+     .doc = "Number of TensorBoard events that are kept in memory before they are written to the "
+            "file. They are also written after some seconds, and before a checkpoint."},
     {.name = "log_loss_scale_to_tensorboard",
      .field = f<&T::log_loss_scale_to_tensorboard>,
-     .doc = "Write `loss-scale`."},
+     .doc = "Write the loss scale to TensorBoard as `loss-scale`."},
     {.name = "log_timers_to_tensorboard",
      .field = f<&T::log_timers_to_tensorboard>,
-     .doc = "Write `iteration-time` and `throughput`."},
+     .doc = "Write the time of a step and the throughput to TensorBoard as `iteration-time` and "
+            "`throughput`."},
     {.name = "log_expert_load_to_tensorboard",
      .field = f<&T::log_expert_load_to_tensorboard>,
-     .doc = "Write the load of each expert, `expert_load/LAYER` with a series for each."},
+     .doc = "Write the load of each expert to TensorBoard as `expert_load/LAYER`, with a series "
+            "for each expert."},
     {.name = "histogram_interval",
      .field = f<&T::histogram_interval>,
      .check = above(0),
-     .doc = "Steps between histograms of every weight and gradient; null: none."},
+     .doc = "Steps between TensorBoard's histograms of every weight and gradient; null: none."},
 };
 
 }  // namespace

@@ -35,11 +35,6 @@ std::string positive_steps(const Value& value) {
   return {};
 }
 
-constexpr std::string_view kNoCounters =
-    "it reads counters of an accelerator, and there is none; profile_level: level1 shows FLOP/s "
-    "and "
-    "bytes of every op";
-constexpr std::string_view kSearch = "the search for a parallel layout is not built yet";
 constexpr Key kKeys[] = {
     {.name = "seed",
      .field = f<&T::seed>,
@@ -63,18 +58,18 @@ constexpr Key kKeys[] = {
     {.name = "epochs",
      .field = f<&T::epochs>,
      .check = above(0),
-     .doc = "Passes over the training data; with `training_iters` the run ends at whichever comes "
-            "first."},
+     .doc = "Passes over the training data. If `training_iters` is given too, the run ends at "
+            "whichever comes first."},
     {.name = "log_interval",
      .field = f<&T::log_interval>,
      .check = above(0),
-     .doc =
-         "Steps between log lines, and one at the end; null: none. metrics.jsonl has every step."},
+     .doc = "Steps between log lines; the last step is always logged. null: no lines. "
+            "metrics.jsonl has every step."},
     {.name = "log_style",
      .field = f<&T::log_style>,
      .check = one_of("dynamic|static"),
-     .doc = "Lines of a step in the log: the one of MindFormers' dynamic-graph package, or the two "
-            "of its static configurations."},
+     .doc = "Format of a step's log lines: dynamic is the one line of MindFormers' dynamic-graph "
+            "package, static the two lines of its static configurations."},
     {.name = "eval_interval",
      .field = f<&T::eval_interval>,
      .check = above(0),
@@ -86,7 +81,8 @@ constexpr Key kKeys[] = {
     {.name = "save_interval",
      .field = f<&T::save_interval>,
      .check = above(0),
-     .doc = "Steps between saved checkpoints; null: none before the end, see `save_last`."},
+     .doc =
+         "Steps between saved checkpoints. null: none before the end of the run, see `save_last`."},
     {.name = "save_interval_seconds",
      .field = f<&T::save_interval_seconds>,
      .check = above(0),
@@ -98,44 +94,43 @@ constexpr Key kKeys[] = {
      .doc = "Minutes between saved checkpoints, by rank 0's clock, in place of `save_interval`."},
     {.name = "async_save",
      .field = f<&T::async_save>,
-     .doc = "Copy what is to be saved and write it while training goes on: a second copy of "
-            "weights and optimizer state in memory, one save at a time. A save that fails is told "
-            "at a later step."},
+     .doc = "Copy the state to be saved, and write the copy while training goes on. This needs a "
+            "second copy of weights and optimizer state in memory. Only one save runs at a time; a "
+            "failed save is reported at a later step."},
     {.name = "remove_redundancy",
      .field = f<&T::remove_redundancy>,
-     .doc = "Divide the writing of what all data-parallel ranks hold among them; False: the first "
-            "of them writes it. Every tensor is saved once either way."},
+     .doc = "Divide the writing of tensors that all data-parallel ranks hold among these ranks. "
+            "False: the first of them writes all. Every tensor is saved once either way."},
     {.name = "max_shard_size",
      .field = f<&T::max_shard_size>,
      .check = above(0),
-     .doc = "Bytes of a file beyond which a checkpoint's tensors are divided among several. With "
-            "`ckpt_format: ckpt` there is one file, whose tensors are cut into parts of at most so "
-            "many bytes, and of 512 MiB."},
+     .doc = "Largest file of a checkpoint in bytes; more tensors go into further files. With "
+            "`ckpt_format: ckpt` there is one file, whose tensors are cut into parts of at most "
+            "this many bytes, and at most 512 MiB."},
     {.name = "exit_duration_in_mins",
      .field = f<&T::exit_duration_in_mins>,
      .check = above(0),
      .aliases = "exit_duration",
-     .doc = "Minutes after which the run saves and ends with exit code 0, as if a signal had come; "
-            "null: none."},
+     .doc = "Minutes after which the run saves and ends with exit code 0, as after a signal; null: "
+            "no limit."},
     {.name = "save_last",
      .field = f<&T::save_last>,
-     .doc =
-         "Save a checkpoint at the end of the run. One is always saved where a signal stops it."},
+     .doc = "Save a checkpoint at the end of the run. A run that a signal stops always saves one."},
     {.name = "max_nonfinite_steps",
      .field = f<&T::max_nonfinite_steps>,
      .check = above(0),
-     .doc = "Steps in a row whose loss or gradients are not finite after which the run stops, with "
-            "exit code 1 and without saving; null: it goes on."},
+     .doc = "Number of consecutive steps with a loss or gradients that are not finite after which "
+            "the run stops, with exit code 1 and without saving. null: the run goes on."},
     {.name = "best_metric_comparison",
      .field = f<&T::best_metric_comparison>,
      .check = one_of("less_equal|greater_equal|less|greater"),
-     .doc = "Also save after an evaluation whose `eval_metric` compares so with the best one "
-            "before, and keep that checkpoint: checkpoint/best.json names it. Needs "
-            "`eval_interval`; null: none is kept."},
+     .doc = "After an evaluation, also save a checkpoint if its `eval_metric` compares in this way "
+            "with the best one before, and keep that checkpoint; checkpoint/best.json names it. "
+            "Needs `eval_interval`. null: no best checkpoint."},
     {.name = "eval_metric",
      .field = f<&T::eval_metric>,
      .check = one_of("perplexity|loss"),
-     .doc = "Metric of the evaluation that `best_metric_comparison` looks at; null: loss."},
+     .doc = "Metric of the evaluation that `best_metric_comparison` compares; null: loss."},
     {.name = "grad_clip_kwargs",
      .field = f<&T::grad_clip_kwargs>,
      .doc = "Clipping of the gradients; null: see `optimizer_config.clip_grad`. Not together with "
@@ -152,13 +147,14 @@ constexpr Key kKeys[] = {
      .check = above(0),
      .required = true,
      .example = "1.0",
-     .doc = "The largest norm of all gradients, or with `grad_clip_type: GradClipByValue` the "
-            "largest magnitude of one."},
+     .doc = "Largest norm of all gradients; with `grad_clip_type: GradClipByValue` the largest "
+            "magnitude of one element."},
     {.name = "use_clip_grad",
      .field = f<&T::use_clip_grad>,
      .until_resolved = true,
-     .doc = "True: `optimizer_config.clip_grad` is `max_grad_norm`. False or null: gradients are "
-            "clipped where another key says so."},
+     .doc =
+         "True: clip gradients at norm `max_grad_norm`, which sets `optimizer_config.clip_grad`. "
+         "False or null: `clip_grad` and `grad_clip_kwargs` decide whether gradients are clipped."},
     {.name = "max_grad_norm",
      .field = f<&T::max_grad_norm>,
      .check = above(0),
@@ -171,105 +167,99 @@ constexpr Key kKeys[] = {
     {.name = "loss_scale_value",
      .field = f<&T::loss_scale_value>,
      .check = at_least(1),
-     .doc = "First scale of dynamic loss scaling, which float16 compute uses where `loss_scale` is "
-            "not "
-            "set."},
+     .doc = "First scale of dynamic loss scaling, which float16 compute uses if `loss_scale` is "
+            "not set."},
     {.name = "loss_scale_factor",
      .field = f<&T::loss_scale_factor>,
      .check = above(1),
-     .doc = "Factor of the dynamic loss scale; needs `loss_scale_value`."},
+     .doc = "Factor by which the dynamic loss scale grows and shrinks; needs `loss_scale_value`."},
     {.name = "loss_scale_window",
      .field = f<&T::loss_scale_window>,
      .check = above(0),
-     .doc = "Finite steps before the scale grows; needs `loss_scale_factor`."},
+     .doc = "Number of finite steps after which the dynamic loss scale grows; needs "
+            "`loss_scale_factor`."},
     {.name = "loss_reduction",
      .field = f<&T::loss_reduction>,
      .check = one_of("mean|sum"),
      .doc = "Mean or sum over the micro-batches of a step."},
     {.name = "calculate_per_token_loss",
      .field = f<&T::calculate_per_token_loss>,
-     .doc = "One mean over all tokens of the global batch in place of the mean of the "
-            "micro-batches' means."},
+     .doc = "True: the loss of a step is one mean over all tokens of the global batch. False: it "
+            "is the mean of the micro-batches' means."},
     {.name = "gradient_accumulation_steps",
      .field = f<&T::gradient_accumulation_steps>,
      .check = between(1, 2147483647),
      .until_resolved = true,
      .doc =
-         "Multiplies `dataset_config.micro_batch_num`: both say how many micro-batches' gradients "
-         "are accumulated in a step, in every layout, also with a pipeline; null: 1."},
-    {.name = "loss_func_kwargs", .field = f<&T::loss_func_kwargs>, .doc = "Choice of the loss."},
-    {.name = "loss_func_kwargs.loss_func_type",
-     .field = f<&T::loss_func_kwargs, &LossFuncConfig::loss_func_type>,
-     .check = one_of("VocabParallelCrossEntropy|CrossEntropyLoss"),
-     .doc = "Kind of cross entropy; both names mean the same one in one process."},
+         "Factor of `dataset_config.micro_batch_num`, the number of micro-batches whose gradients "
+         "a step accumulates. It applies in every layout, also with a pipeline. null: 1."},
     {.name = "wrap_with_ddp",
      .field = f<&T::wrap_with_ddp>,
-     .doc = "Reduce gradients over the data-parallel ranks in buckets. They are always reduced; "
-            "`overlap_grad_reduce`, `delay_grad_reduce` and `bucket_size` need this key."},
+     .doc =
+         "Reduce gradients over the data-parallel ranks in buckets. Gradients are reduced in any "
+         "case; `overlap_grad_reduce`, `delay_grad_reduce` and `bucket_size` need this key."},
     {.name = "accumulate_allreduce_grads_in_fp32",
      .field = f<&T::accumulate_allreduce_grads_in_fp32>,
-     .doc = "Accumulate and reduce gradients in float32. Always so unless "
-            "`optimizer_config.main_grads_dtype` says otherwise."},
+     .doc = "Accumulate and reduce gradients in float32. This is always done unless "
+            "`optimizer_config.main_grads_dtype` is bfloat16."},
     {.name = "overlap_grad_reduce",
      .field = f<&T::overlap_grad_reduce>,
-     .doc = "Reduce gradients during the backward pass; needs `wrap_with_ddp`. Results are the "
-            "same."},
+     .doc = "Reduce gradients during the backward pass; needs `wrap_with_ddp`. Results do not "
+            "change."},
     {.name = "delay_grad_reduce",
      .field = f<&T::delay_grad_reduce>,
      .doc = "Reduce gradients after the backward pass on all pipeline stages but the first; needs "
             "`overlap_grad_reduce`."},
     {.name = "use_distributed_optimizer",
      .field = f<&T::use_distributed_optimizer>,
-     .doc = "Spread optimizer state and update over the data-parallel ranks (ZeRO-1); implies "
-            "`wrap_with_ddp`. Results are the same."},
+     .doc = "Shard optimizer state and update over the data-parallel ranks (ZeRO-1); implies "
+            "`wrap_with_ddp`. Results do not change."},
     {.name = "bucket_size",
      .field = f<&T::bucket_size>,
      .check = above(0),
      .doc = "Elements of one gradient bucket; needs `wrap_with_ddp`. null: 40 million, or one "
-            "million for each data-parallel rank if that is more, and one bucket for everything "
-            "where nothing is overlapped or sharded beyond z1."},
+            "million for each data-parallel rank if that is more. If nothing is overlapped or "
+            "sharded beyond z1, null means one bucket for everything."},
     {.name = "check_for_nan_in_grad",
      .field = f<&T::check_for_nan_in_grad>,
-     .doc =
-         "End the run at a loss or gradients that are not finite, in place of skipping the step, "
-         "and say which rank and parameter they came from."},
+     .doc = "End the run at a loss or gradients that are not finite, instead of skipping the step, "
+            "and log the rank and the parameter where they arose."},
     {.name = "autopsy",
      .field = f<&T::autopsy>,
-     .doc = "Run a step again, before it changes anything, whose loss or gradients are not finite "
-            "(unless a dynamic loss scale answers that) or are a spike, and say which op, module, "
-            "rank, parameter and token it came from: log, and capsule/step_N in the output "
-            "folder; docs/autopsy.md tells more. Costs nothing as long as steps are "
-            "good."},
+     .doc = "If the loss or gradients of a step are not finite (and no dynamic loss scale handles "
+            "it) or are a spike, run the step again before it changes anything. The log names the "
+            "op, module, rank, parameter and token that caused it; capsule/step_N in the output "
+            "folder holds the step. See docs/autopsy.md. Good steps cost nothing."},
     {.name = "on_anomaly",
      .field = f<&T::on_anomaly>,
      .check = one_of("stop|skip|continue"),
-     .doc = "What becomes of a step whose loss or gradients are not finite or are a spike, with "
-            "`autopsy`: stop ends the run with exit code 1, skip leaves its update out, continue "
-            "goes on as without `autopsy`: a step that is not finite updates nothing, "
-            "`max_nonfinite_steps` in a row end the run, spikes are a matter of monitor_config. A "
-            "step that is finite when it is run again is then updated with that. "
-            "`check_for_nan_in_grad` means stop for what is not finite."},
+     .doc = "With `autopsy`: what happens to a step whose loss or gradients are not finite or are "
+            "a spike. stop: the run ends with exit code 1. skip: the step's update is left out. "
+            "continue: as without `autopsy`: a step that is not finite updates nothing, "
+            "`max_nonfinite_steps` in a row end the run, monitor_config decides about spikes; a "
+            "step that is finite when it is run again is updated with that result. "
+            "`check_for_nan_in_grad` means stop for values that are not finite."},
     {.name = "loss_spike_threshold",
      .field = f<&T::loss_spike_threshold>,
      .check = above(1),
-     .doc = "A loss of at least so many times the median of the last `loss_spike_window` losses "
-            "that were none is a spike; null: none is. Needs `autopsy`."},
+     .doc = "A loss of at least this many times the median of the last `loss_spike_window` losses "
+            "that were no spikes is a spike. null: no loss is a spike. Needs `autopsy`."},
     {.name = "loss_spike_window",
      .field = f<&T::loss_spike_window>,
      .check = between(1, 1000),
-     .doc = "Losses whose median `loss_spike_threshold` multiplies; before there are so many, none "
-            "is a spike."},
+     .doc = "Number of losses whose median `loss_spike_threshold` multiplies. Until there are that "
+            "many losses, none is a spike."},
     {.name = "max_capsules",
      .field = f<&T::max_capsules>,
      .check = at_least(0),
-     .doc = "Bad steps that an output folder keeps as capsule/step_N, with weights and data, with "
-            "`autopsy`; of later ones only the log tells. From the fourth in a row on they are not "
-            "run again."},
+     .doc = "With `autopsy`: largest number of bad steps that an output folder keeps as "
+            "capsule/step_N, with weights and data. Later bad steps appear only in the log. From "
+            "the fourth consecutive bad step on they are not run again."},
     {.name = "schedule_counts_overflows",
      .field = f<&T::schedule_counts_overflows>,
-     .doc = "Whether a step with a gradient that is not finite, which updates nothing, moves the "
-            "schedules of learning rate and weight decay, as in MindFormers. False: they wait, as "
-            "in Megatron."},
+     .doc = "Whether the schedules of learning rate and weight decay advance at a step that "
+            "updates nothing because a gradient is not finite. True: they advance, as in "
+            "MindFormers. False: they wait, as in Megatron."},
     {.name = "fp16",
      .field = f<&T::fp16>,
      .doc = "Compute in float16: sets `model_config.compute_dtype`."},
@@ -278,92 +268,60 @@ constexpr Key kKeys[] = {
      .doc = "Compute in bfloat16: sets `model_config.compute_dtype`."},
     {.name = "resume_training",
      .field = f<&T::resume_training>,
-     .doc = "True: go on with the latest checkpoint of `load_checkpoint`, or of `output_dir` where "
-            "that is not set; a run that has none there yet starts from its beginning. A name such "
-            "as step_00000100: with that one."},
+     .doc = "True: resume from the latest checkpoint of `load_checkpoint`, or of `output_dir` if "
+            "that is not set; a run without a checkpoint there starts from its beginning. A name "
+            "such as step_00000100: resume from that checkpoint."},
     {.name = "crc_check",
      .field = f<&T::crc_check>,
-     .doc = "Read a checkpoint's files whole and compare their checksums before going on with it, "
-            "or those of its weights before starting from them. Sizes are always compared."},
+     .doc = "Before resuming from a checkpoint, or starting from its weights, read its files "
+            "completely and compare their checksums. Sizes are always compared."},
     {.name = "load_checkpoint",
      .field = f<&T::load_checkpoint>,
      .null = Null::kDefault,
      .path = true,
      .doc = "Weights to start from: a safetensors file or a checkpoint folder. Empty: initial "
             "weights."},
-    {.name = "enable_compile_cache",
-     .field = f<&T::enable_compile_cache>,
-     .accepted = "False",
-     .reason = "operations run eagerly, there is nothing compiled to keep",
-     .doc = "Known for compatibility."},
-    {.name = "compile_cache_path",
-     .field = f<&T::compile_cache_path>,
-     .path = true,
-     .accepted = "null",
-     .reason = "operations run eagerly, there is nothing compiled to keep",
-     .doc = "Known for compatibility."},
     {.name = "ckpt_format",
      .field = f<&T::ckpt_format>,
      .check = one_of("ckpt|safetensors"),
-     .doc = "Files of the tensors in a checkpoint. safetensors: model.safetensors under Hugging "
-            "Face's names, and training_state.safetensors. ckpt: MindSpore's, `prefix`.ckpt under "
-            "the names of MindFormers' parallel_core, and `prefix`-training_state.ckpt. Each is "
-            "read whatever this key says."},
+     .doc = "Format of a checkpoint's tensor files. safetensors: model.safetensors with Hugging "
+            "Face's names, and training_state.safetensors. ckpt: MindSpore's format, `prefix`.ckpt "
+            "with the names of MindFormers' parallel_core, and `prefix`-training_state.ckpt. Runs "
+            "can read both formats whatever this key is."},
     {.name = "prefix",
      .field = f<&T::prefix>,
      .check = satisfies(plain_prefix, "the beginning of a file's name"),
-     .doc = "How file names begin with `ckpt_format: ckpt`; with safetensors they are Hugging "
-            "Face's, and another prefix is an error."},
+     .doc = "Beginning of the file names with `ckpt_format: ckpt`. With safetensors the names are "
+            "Hugging Face's, and another prefix is an error."},
     {.name = "keep_checkpoint_max",
      .field = f<&T::keep_checkpoint_max>,
      .check = above(0),
-     .doc = "Checkpoints that are kept; the oldest is deleted after the newest is complete."},
+     .doc = "Number of checkpoints that are kept; the oldest is deleted after the newest is "
+            "complete."},
     {.name = "keep_checkpoint_per_n_minutes",
      .field = f<&T::keep_checkpoint_per_n_minutes>,
      .check = at_least(0),
      .null = Null::kDefault,
-     .doc = "In place of `keep_checkpoint_max`: keep one checkpoint for every so many minutes of "
-            "the run, and the newest. 0: not so."},
-    {.name = "save_network_params",
-     .field = f<&T::save_network_params>,
-     .doc = "Known for compatibility: whatever it says, the weights of each checkpoint are files "
-            "of their own, without the optimizer's states."},
-    {.name = "save_trainable_params",
-     .field = f<&T::save_trainable_params>,
-     .accepted = "False",
-     .reason = "all parameters are trained, so this would be the weights once more; they are files "
-               "of their own in each checkpoint",
-     .doc = "Known for compatibility."},
-    {.name = "exception_save",
-     .field = f<&T::exception_save>,
-     .accepted = "False",
-     .reason = "ranks that fail in the middle of a step cannot agree on what to save; set "
-               "save_interval or save_interval_minutes for what may be lost. A signal and "
-               "exit_duration_in_mins save",
-     .doc = "Save when an error ends the run."},
+     .doc = "Keep the newest checkpoint and one for every interval of this many minutes of the "
+            "run, in place of `keep_checkpoint_max`. 0: off."},
     {.name = "no_load_optim",
      .field = f<&T::no_load_optim>,
      .null = Null::kDefault,
-     .doc = "With `resume_training`: start the optimizer anew."},
+     .doc = "With `resume_training`: start with a new optimizer state."},
     {.name = "no_load_rng",
      .field = f<&T::no_load_rng>,
      .null = Null::kDefault,
-     .doc = "With `resume_training`: leave the rank's default generator as it is. Dropout and the "
-            "order of the data need no generator."},
+     .doc = "With `resume_training`: do not restore the rank's default generator. Dropout and the "
+            "order of the data do not use it."},
     {.name = "new_dataset",
      .field = f<&T::new_dataset>,
      .doc =
          "With `resume_training`: begin the data at their first sample, whatever data the run had "
-         "before. Steps and schedules go on. Only for the start that changes the data."},
-    {.name = "enable_mem_align",
-     .field = f<&T::enable_mem_align>,
-     .accepted = "False",
-     .reason = "buffers are always aligned to 64 bytes; no other alignment is built",
-     .doc = "Known for compatibility."},
+         "before. Steps and schedules continue. Use it only for the start that changes the data."},
     {.name = "num_threads",
      .field = f<&T::num_threads>,
      .check = between(1, 4096),
-     .doc = "Threads of one process; null: OMP_NUM_THREADS, or as many as there are cores."},
+     .doc = "Threads of one process; null: OMP_NUM_THREADS, or the number of cores."},
     {.name = "log_param_grad_norms",
      .field = f<&T::log_param_grad_norms>,
      .doc = "Write the norm of each parameter's gradient to metrics.jsonl."},
@@ -386,12 +344,12 @@ constexpr Key kKeys[] = {
     {.name = "profile",
      .field = f<&T::profile>,
      .doc = "Record a profile of some steps: a trace of phases, modules and communication, and "
-            "tables. See profile.md."},
+            "tables. See docs/profile.md."},
     {.name = "profile_save_path",
      .field = f<&T::profile_save_path>,
      .path = true,
      .default_text = "`output_dir`/profile",
-     .doc = "Folder of the profile, with a folder rank_K for what each rank has written."},
+     .doc = "Folder of the profile; rank K writes to its sub-folder rank_K."},
     {.name = "profile_step_start",
      .field = f<&T::profile_step_start>,
      .check = above(0),
@@ -408,17 +366,17 @@ constexpr Key kKeys[] = {
     {.name = "profile_framework",
      .field = f<&T::profile_framework>,
      .check = one_of("all|time|None"),
-     .doc = "What of the framework the trace shows besides phases: `time` the calls of modules, "
-            "`all` also the memory in use at their ends."},
+     .doc = "Details of the trace besides phases: `time` shows the calls of modules, `all` also "
+            "the memory in use at their ends."},
     {.name = "profile_with_stack",
      .field = f<&T::profile_with_stack>,
-     .doc = "Note with every slice where it was called (phase, module, op, source line), and write "
-            "stacks.txt for flame graphs."},
+     .doc = "Record with every slice the place of its call (phase, module, op, source line), and "
+            "write stacks.txt for flame graphs."},
     {.name = "profile_memory",
      .field = f<&T::profile_memory>,
-     .doc =
-         "Write memory.csv: who held what at the peak, by module, op and kind. Blocks are watched "
-         "from the start of the run, so that a request that cannot be served names all holders."},
+     .doc = "Write memory.csv: who held what at the peak, by module, op and kind. Memory blocks "
+            "are tracked from the start of the run, so that the error for a request that cannot be "
+            "served names all holders."},
     {.name = "profile_communication",
      .field = f<&T::profile_communication>,
      .doc = "Write communication.csv: calls, bytes, time and waiting by group and collective."},
@@ -426,75 +384,25 @@ constexpr Key kKeys[] = {
      .field = f<&T::profile_parallel_strategy>,
      .doc = "Write parallel_strategy.json: each rank's place on the parallel axes, its groups and "
             "layers."},
-    {.name = "profile_l2_cache",
-     .field = f<&T::profile_l2_cache>,
-     .accepted = "False",
-     .reason = kNoCounters,
-     .doc = "Record an accelerator's cache use."},
-    {.name = "profile_hbm_ddr",
-     .field = f<&T::profile_hbm_ddr>,
-     .accepted = "False",
-     .reason = kNoCounters,
-     .doc = "Record an accelerator's memory bandwidth."},
-    {.name = "profile_pcie",
-     .field = f<&T::profile_pcie>,
-     .accepted = "False",
-     .reason = kNoCounters,
-     .doc = "Record traffic between host and accelerator."},
     {.name = "profile_data_process",
      .field = f<&T::profile_data_process>,
      .doc = "Show how long reading each micro-batch takes, and write data.csv."},
     {.name = "profile_data_simplification",
      .field = f<&T::profile_data_simplification>,
-     .doc = "Delete the folders rank_K when they have been put together."},
+     .doc = "Delete the folders rank_K once they have been combined."},
     {.name = "profile_offline_analyse",
      .field = f<&T::profile_offline_analyse>,
-     .doc = "Write the folders rank_K alone; the option --analyse_profile puts them together "
-            "later."},
+     .doc = "Write only the folders rank_K; the option --analyse_profile combines them later."},
     {.name = "profile_op_time",
      .field = f<&T::profile_op_time>,
-     .doc = "Time every op and write ops.csv and modules.csv; False: no ops in the trace either, "
-            "whatever the level."},
-    {.name = "profile_aicore_metrics",
-     .field = f<&T::profile_aicore_metrics>,
-     .check = between(-1, 6),
-     .accepted = "0",
-     .reason = kNoCounters,
-     .doc = "Set of an accelerator's counters."},
+     .doc = "Time every op and write ops.csv and modules.csv. False: the trace has no ops either, "
+            "at any level."},
     {.name = "profile_dynamic_profiler_config_path",
      .field = f<&T::profile_dynamic_profiler_config_path>,
      .null = Null::kDefault,
      .path = true,
-     .doc = "A JSON file, or a folder with profiler_config.json, that says while the run goes on "
-            "which steps to profile, in place of `profile_step_start` and `profile_step_end`."},
-    {.name = "search_parallel",
-     .field = f<&T::search_parallel>,
-     .accepted = "False",
-     .reason = kSearch,
-     .planned = true,
-     .doc = "Search for a parallel layout."},
-    {.name = "search_parallel_data_path",
-     .field = f<&T::search_parallel_data_path>,
-     .null = Null::kDefault,
-     .path = true,
-     .accepted = "\"\"",
-     .reason = kSearch,
-     .planned = true,
-     .doc = "Measurements for the search."},
-    {.name = "nnodes",
-     .field = f<&T::nnodes>,
-     .check = at_least(0),
-     .accepted = "0",
-     .reason = kSearch,
-     .planned = true,
-     .doc = "Machines, for the search."},
-    {.name = "nproc_per_node",
-     .field = f<&T::nproc_per_node>,
-     .check = at_least(1),
-     .accepted = "null",
-     .reason = kSearch,
-     .planned = true,
-     .doc = "Processes per machine, for the search."},
+     .doc = "A JSON file, or a folder with profiler_config.json, that selects the profiled steps "
+            "during the run, in place of `profile_step_start` and `profile_step_end`."},
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "autograd/tensor/error.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::config {
 namespace {
@@ -392,34 +393,6 @@ class Diagnosis {
   std::string_view last_key_;
 };
 
-// Length of the well-formed sequence at the start of the bytes; 0 if there is none.
-size_t utf8_length(std::string_view bytes) {
-  const auto byte = [&](size_t i) {
-    return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0U;
-  };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) {
-    return lead == 0 ? 0 : 1;
-  }
-  const size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4) {
-    return 0;
-  }
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0U) != 0x80U) {
-      return 0;
-    }
-  }
-  const bool overlong = (lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xf0 && byte(1) < 0x90);
-  const bool outside = (lead == 0xed && byte(1) > 0x9f) || (lead == 0xf4 && byte(1) > 0x8f);
-  return overlong || outside ? 0 : length;
-}
-
-// The character of a Latin-1 byte, in UTF-8.
-std::string latin1(unsigned char byte) {
-  return {static_cast<char>(0xc0U | (byte >> 6U)), static_cast<char>(0x80U | (byte & 0x3fU))};
-}
-
 }  // namespace
 
 std::optional<YamlFault> encoding_fault(std::string_view text, const std::string& name) {
@@ -432,25 +405,26 @@ std::optional<YamlFault> encoding_fault(std::string_view text, const std::string
   }
   YamlFault fault{1, 1, {}};
   while (!text.empty()) {
-    const size_t length = utf8_length(text);
-    if (length == 0) {
+    const data::Utf8Sequence first = data::first_sequence(text);
+    if (!first.valid || first.code_point == 0) {
       const auto byte = static_cast<unsigned char>(text.front());
       char shown[8];
       std::snprintf(shown, sizeof(shown), "0x%02x", byte);
       fault.message =
-          byte < 0xa0 ? concat("the byte ", shown,
-                               " belongs to no text in UTF-8: this is no YAML "
-                               "file")
-                      : concat("the byte ", shown, " is no UTF-8; in Latin-1 it is '", latin1(byte),
-                               "': convert the file: iconv -f LATIN1 -t UTF-8", converted);
+          byte < 0xa0
+              ? concat("the byte ", shown,
+                       " belongs to no text in UTF-8: this is no YAML "
+                       "file")
+              : concat("the byte ", shown, " is no UTF-8; in Latin-1 it is '", data::utf8(byte),
+                       "': convert the file: iconv -f LATIN1 -t UTF-8", converted);
       return fault;
     }
     if (text.front() == '\n') {
       ++fault.line;
       fault.column = 0;
     }
-    fault.column += static_cast<int>(length);
-    text.remove_prefix(length);
+    fault.column += static_cast<int>(first.length);
+    text.remove_prefix(first.length);
   }
   return std::nullopt;
 }

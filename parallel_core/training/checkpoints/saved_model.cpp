@@ -7,10 +7,12 @@
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "interop/architectures/read_hf_config.h"
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "text/tokenizers/huggingface/tokenizer_files.h"
-#include "text/tokenizers/sentencepiece_tokenizer.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
+#include "text/tokenizers/kinds/sentencepiece_tokenizer.h"
 
 namespace tapestry {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "interop/architectures/hf_folder.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/dist_checkpointing/hf_config.h"
 #include "parallel_core/training/data/run_data.h"
 #include "text/tokenizers/tokenizer.h"
 

@@ -21,6 +21,7 @@
 #include "parallel_core/training/log/logging.h"
 #include "text/sources/text_files.h"
 #include "text/tokenizers/huggingface/tokenizer_files.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/tokenizer.h"
 #include "text/tokenizers/tokenizer_record.h"
 #include "text/util/file.h"

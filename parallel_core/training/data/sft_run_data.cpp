@@ -16,6 +16,7 @@
 #include "parallel_core/training/data/take_up_data.h"
 #include "text/chat/chat_format.h"
 #include "text/sources/text_files.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/tokenizer.h"
 #include "text/tokenizers/turn_end.h"
 #include "text/util/checksum.h"

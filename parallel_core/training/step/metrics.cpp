@@ -148,8 +148,6 @@ void keep_steps_until(const std::string& path, int64_t last_step) {
 
 }  // namespace
 
-double without_nan_sign(double value) { return std::isnan(value) ? std::abs(value) : value; }
-
 std::string metrics_line(const StepRecord& record, const StepResult& result) {
   nlohmann::ordered_json line;
   line["step"] = record.step;

@@ -38,9 +38,6 @@ struct StepRecord {
 /// and "-inf", since JSON has no numbers for them.
 std::string metrics_line(const StepRecord& record, const StepResult& result);
 
-/// A NaN without the sign that it may have, which printf would show; any other value as it is.
-double without_nan_sign(double value);
-
 /// "memory: parameters 1.2 GiB (peak 1.2 GiB), gradients ...": bytes of every kind, for the log.
 std::string memory_line(const MemoryStats& stats);
 

@@ -32,16 +32,25 @@ std::vector<Wish> wishes(const AllConfig& config) {
 
 }  // namespace
 
-void require_parts(const AllConfig& config, const std::vector<RunPart*>& parts) {
+std::optional<std::string> missing_part(const AllConfig& config,
+                                        const std::vector<RunPart*>& parts) {
   for (const Wish& wish : wishes(config)) {
     const bool is_answered = std::any_of(parts.begin(), parts.end(), [&](const RunPart* part) {
       return part->answers() == wish.answer;
     });
-    check<ValueError>(!wish.is_asked || is_answered, wish.key,
-                      " asks for a piece of the run that this program has not given to it; link "
-                      "Tapestry::diagnosis and set PretrainOptions::parts, or TrainOptions::parts, "
-                      "to diagnosis::run_parts()");
+    if (wish.is_asked && !is_answered) {
+      return std::string(wish.key);
+    }
   }
+  return std::nullopt;
+}
+
+void require_parts(const AllConfig& config, const std::vector<RunPart*>& parts) {
+  const std::optional<std::string> missing = missing_part(config, parts);
+  check<ValueError>(!missing, missing.value_or(""),
+                    " asks for a piece of the run that this program has not given to it; link "
+                    "Tapestry::diagnosis and set PretrainOptions::parts, or TrainOptions::parts, "
+                    "to diagnosis::run_parts()");
 }
 
 std::vector<std::unique_ptr<RunPart>> make_parts(const std::vector<RunPartFactory>& factories) {

@@ -4,6 +4,8 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -44,6 +46,10 @@ class RunPart {
 /// training_config.profile, the dumps of steps, and what an autopsy alone can do (on_anomaly,
 /// loss_spike_threshold).
 void require_parts(const AllConfig& config, const std::vector<RunPart*>& parts);
+
+/// The first key that asks for what none of the parts answers; empty if there is none.
+std::optional<std::string> missing_part(const AllConfig& config,
+                                        const std::vector<RunPart*>& parts);
 
 /// Makes a part for the run that begins: what programs hand in.
 using RunPartFactory = std::function<std::unique_ptr<RunPart>()>;

@@ -5,6 +5,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/training/step/metrics.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 

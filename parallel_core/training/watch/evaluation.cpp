@@ -12,6 +12,7 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/training/step/forward_step.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 

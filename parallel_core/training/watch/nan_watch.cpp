@@ -9,6 +9,7 @@
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/step/metrics.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 

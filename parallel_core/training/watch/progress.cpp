@@ -8,6 +8,7 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/log/terminal.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 

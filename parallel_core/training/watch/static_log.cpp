@@ -6,6 +6,7 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/yaml/value.h"
 #include "parallel_core/training/watch/norm_watch.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 

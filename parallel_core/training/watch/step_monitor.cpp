@@ -21,6 +21,7 @@
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/watch/token_tables.h"
+#include "text/util/numbers.h"
 #include "text/util/regular_expression.h"
 
 namespace tapestry {

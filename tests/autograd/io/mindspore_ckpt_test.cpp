@@ -9,6 +9,7 @@
 
 #include "autograd/tensor/error.h"
 #include "tests/message_of.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::mindspore_ckpt_test {

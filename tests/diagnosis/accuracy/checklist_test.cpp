@@ -11,6 +11,7 @@
 #include "diagnosis/accuracy/checklist_items.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/step_dataset.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::accuracy {
@@ -228,7 +229,7 @@ TEST(Checklist, DropoutOnBothSidesIsRemarkedOn) {
   const VerdictReport report = run_checklist(side_with(dropout), side_with(dropout, "other.yaml"));
   EXPECT_EQ(status_of(report, "model_config.hidden_dropout"), "same");
   EXPECT_THAT(row_of(report, "model_config.hidden_dropout")["advice"].get<std::string>(),
-              HasSubstr("set it to 0 on both sides"));
+              Says("0 ... on both sides"));
 }
 
 TEST(Checklist, EveryItemHasAValueAndAnAdvice) {
@@ -327,12 +328,12 @@ TEST(Checklist, RefusesWrongArgumentsOfMegatron) {
               HasSubstr("args.txt: num_layers is 'two'; expected a number"));
   EXPECT_THAT(message("--num-layers 2.5"), HasSubstr("expected a whole number"));
   EXPECT_THAT(message("--num-layers 3e9"), HasSubstr("a whole number of at most 2.14748e+09"));
-  EXPECT_THAT(message("--lr $LR"), HasSubstr("write out what the variable stands for"));
-  EXPECT_THAT(message("--lr --bf16"), HasSubstr("--lr: a value is missing behind it"));
+  EXPECT_THAT(message("--lr $LR"), Says("variable stands for"));
+  EXPECT_THAT(message("--lr --bf16"), Says("--lr: ... missing behind it"));
   EXPECT_THAT(message("--num-layers"), HasSubstr("a value is missing"));
-  EXPECT_THAT(message("--bf16 --fp16"), HasSubstr("fp16 and bf16 are both given; keep one"));
-  EXPECT_THAT(message("{\"swiglu\": 3}"), HasSubstr("swiglu is '3'; expected true or false"));
-  EXPECT_THAT(message("--num-layers 2 --moe-layer-freq 0"), HasSubstr("expected a number above 0"));
+  EXPECT_THAT(message("--bf16 --fp16"), Says("fp16 ... bf16 ... both given; keep one"));
+  EXPECT_THAT(message("{\"swiglu\": 3}"), Says("'3'; ... expected true or false"));
+  EXPECT_THAT(message("--num-layers 2 --moe-layer-freq 0"), Says("expected a number above ... 0"));
   EXPECT_THAT(message("--lr 1 --train-iters 9 --lr-decay-style steep"), HasSubstr("args.txt: "));
   EXPECT_THAT(message("--global-batch-size 3 --micro-batch-size 2 --data-parallel-size 1"),
               HasSubstr("no multiple"));
@@ -395,23 +396,23 @@ TEST(Checklist, RefusesWrongStaticConfigurations) {
     text.replace(text.find(from), from.size(), to);
     return refusal([&] { read_static_yaml(text, "static.yaml"); });
   };
-  EXPECT_THAT(message(kStaticRun, "hidden_size: 64", "hidden_size: wide"),
-              HasSubstr("static.yaml:26:18: model.model_config.hidden_size: is wide; expected a "
-                        "whole number"));
+  EXPECT_THAT(
+      message(kStaticRun, "hidden_size: 64", "hidden_size: wide"),
+      Says("static.yaml:26:18: model.model_config.hidden_size: ... expected a whole number"));
   EXPECT_THAT(message(kStaticRun, "betas: [0.9, 0.95]", "betas: [0.9]"),
-              HasSubstr("optimizer.betas: expected a list of two numbers"));
+              Says("optimizer.betas: ... list of two numbers"));
   EXPECT_THAT(message(kStaticRun, "learning_rate: 1.e-3", "learning_rate: [1]"),
-              HasSubstr("is a list or a mapping; expected one value"));
+              Says("expected one value"));
   EXPECT_THAT(message(kStaticRun, "multiple_of: 32", "multiple_of: 0"),
-              HasSubstr("expected a number above 0"));
+              Says("expected a number above ... 0"));
   EXPECT_THAT(message(kStaticRun, "betas: [0.9", "betas: {0.9"), HasSubstr("static.yaml:"));
   EXPECT_THAT(message(kStaticRun, "num_heads: 4",
                       "n_kv_heads: 2\n    head_dim: 3000000000\n    num_heads: 4"),
-              HasSubstr("head_dim: is 3000000000; expected a number from -1 to 2147483647"));
+              Says("head_dim: ... 3000000000; ... expected a number from ... -1 ... 2147483647"));
   EXPECT_THAT(message(kStaticRun, "data_parallel: 2", "data_parallel: 0"),
-              HasSubstr("data_parallel together are 0"));
+              Says("data_parallel ... together are ... 0"));
   EXPECT_THAT(message(kStaticRun, "multiple_of: 32", "multiple_of: 32\n    ffn_dim_multiplier: -2"),
-              HasSubstr("ffn_dim_multiplier: is -2; expected a number above 0"));
+              Says("ffn_dim_multiplier: ... -2; ... expected a number above ... 0"));
 }
 
 // ---- Recognition by content.
@@ -469,15 +470,14 @@ TEST(Checklist, RefusesWhatItCannotRecognise) {
   };
   EXPECT_THAT(message("a.json", "{\"what\": 1}"), HasSubstr("is JSON, but neither"));
   EXPECT_THAT(message("a.json", "[1, 2]"), HasSubstr("is JSON, but neither"));
-  EXPECT_THAT(message("a.txt", "hello"), HasSubstr("is none of a configuration in YAML"));
+  EXPECT_THAT(message("a.txt", "hello"), Says("configuration in ... YAML"));
   EXPECT_THAT(message("empty.txt", ""), HasSubstr("is none of"));
   EXPECT_THAT(message("a.yaml", "model_config:\n  num_layer: 2\n"), HasSubstr("num_layer"));
-  EXPECT_THAT(
-      refusal([&] { read_other_side(dir.file("nothing"), {}); }),
-      HasSubstr("cannot be read: No such file or directory; expected a configuration file"));
+  EXPECT_THAT(refusal([&] { read_other_side(dir.file("nothing"), {}); }),
+              Says("configuration file"));
   dir.write("folder/readme", "");
   EXPECT_THAT(refusal([&] { read_other_side(dir.file("folder"), {}); }),
-              HasSubstr("neither config.json nor config.yaml"));
+              Says("neither ... config.json ... config.yaml"));
 }
 
 // ---- Data.
@@ -511,8 +511,7 @@ TEST_F(ChecklistData, LabelsAreShiftedOnce) {
   EXPECT_EQ(status_of(checked(write_steps("once", 1)), "label_shift"), "same");
   const VerdictReport none = checked(write_steps("none", 0));
   EXPECT_EQ(status_of(none, "label_shift"), "differs");
-  EXPECT_THAT(row_of(none, "label_shift")["ours"].get<std::string>(),
-              HasSubstr("labels are the tokens themselves"));
+  EXPECT_THAT(row_of(none, "label_shift")["ours"].get<std::string>(), Says("tokens themselves"));
   EXPECT_EQ(none.exit_code(), 1);
   EXPECT_THAT(row_of(checked(write_steps("twice", 2)), "label_shift")["ours"].get<std::string>(),
               HasSubstr("shifted twice"));
@@ -556,7 +555,7 @@ TEST_F(ChecklistData, LooksAtIndexedData) {
 TEST_F(ChecklistData, DataThatAreNotThereAreNoted) {
   const VerdictReport report = checked(dir_.file("nothing"));
   EXPECT_EQ(report.exit_code(), 0);
-  EXPECT_THAT(report.lines, Contains(HasSubstr("our data were not looked at:")));
+  EXPECT_THAT(report.lines, Contains(Says("were not looked at")));
 }
 
 }  // namespace

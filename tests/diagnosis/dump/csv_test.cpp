@@ -58,15 +58,15 @@ TEST(Csv, WhatIsNoTableIsNamedWithItsLine) {
 
 TEST(Csv, NumbersComeBackToTheLastBit) {
   for (const double value : {0.0, 0.1, 1e-320, 1.7976931348623157e308, -3.0, 1.0 / 3.0}) {
-    EXPECT_EQ(number_of(number_field(value)), value);
+    EXPECT_EQ(parse_number(number_field(value)), value);
   }
-  EXPECT_TRUE(std::isnan(*number_of(number_field(std::nan("")))));
-  EXPECT_EQ(number_of("-inf"), -std::numeric_limits<double>::infinity());
-  EXPECT_EQ(number_of("1x"), std::nullopt);
-  EXPECT_EQ(number_of(""), std::nullopt);
-  EXPECT_EQ(integer_of("12"), 12);
-  EXPECT_EQ(integer_of("1.5"), std::nullopt);
-  EXPECT_EQ(integer_of("99999999999999999999"), std::nullopt);
+  EXPECT_TRUE(std::isnan(*parse_number(number_field(std::nan("")))));
+  EXPECT_EQ(parse_number("-inf"), -std::numeric_limits<double>::infinity());
+  EXPECT_EQ(parse_number("1x"), std::nullopt);
+  EXPECT_EQ(parse_number(""), std::nullopt);
+  EXPECT_EQ(parse_integer("12"), 12);
+  EXPECT_EQ(parse_integer("1.5"), std::nullopt);
+  EXPECT_EQ(parse_integer("99999999999999999999"), std::nullopt);
 }
 
 }  // namespace

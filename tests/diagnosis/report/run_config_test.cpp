@@ -5,6 +5,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/show/render.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::report {

@@ -6,13 +6,13 @@
 #include <filesystem>
 
 #include "autograd/tensor/error.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 const std::string kStored = "tests/data/golden_models/llama_tiny";
 

@@ -20,9 +20,7 @@ says 'curves: accepted'
 leaves curves.json
 
 small pretrain_gpt  # the case is small
-runs 'mkdir -p output/ours'
-runs 'build/release/examples/gpt/golden_to_yaml --case tests/data/golden_models/llama_tiny --output_dir output/ours/run --output output/ours/run.yaml'
-find_fault='build/release/examples/gpt/pretrain_gpt --config_path output/ours/run.yaml --find_fault tests/data/golden_models/llama_tiny'
+find_fault='build/release/examples/gpt/pretrain_gpt --config_path tests/data/golden_models/llama_tiny/run.yaml --find_fault tests/data/golden_models/llama_tiny'
 runs "$find_fault --expand \"tp=2;pp=2\" --json fault.json"
 says 'find_fault: agree, at stage none'
 leaves fault.json

@@ -2,6 +2,12 @@
 page docs/run.md
 small pretrain_gpt "$tiny"
 
+runs 'cmake --build build/release --target programs'
+runs 'cmake --install build/release --component programs --prefix DIR' build/release="$binary_dir" DIR="$scratch/alone"
+leaves ../alone/bin/finetune_gpt ../alone/share/tapestry/pretrain_gpt_tiny.yaml
+
+runs 'pretrain_gpt --help lr'
+says 'here it is optimizer_config.learning_rate'
 runs 'pretrain_gpt --help SECTION' SECTION=dataset_config
 says 'data_path'
 runs 'pretrain_gpt --help KEY' KEY=training_iters

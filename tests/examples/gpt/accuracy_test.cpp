@@ -3,6 +3,7 @@
 
 #include "tests/diagnosis/accuracy/made_up_curves.h"
 #include "tests/examples/gpt/run_program.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace {
@@ -30,7 +31,7 @@ class AccuracyProgram : public ProgramTest {
 TEST_F(AccuracyProgram, SaysWhatItCanDo) {
   EXPECT_EQ(accuracy("--help"), 0) << said();
   EXPECT_THAT(out_, HasSubstr("curves"));
-  EXPECT_THAT(out_, HasSubstr("Exit code 0 if they agree"));
+  EXPECT_THAT(out_, Says("0 ... if they agree"));
   EXPECT_EQ(accuracy("-h"), 0);
   EXPECT_EQ(accuracy("curves --help"), 0) << said();
   EXPECT_THAT(out_, HasSubstr("--loss_bound"));
@@ -41,15 +42,15 @@ TEST_F(AccuracyProgram, RefusesUnknownCommandsAndOptions) {
   const auto refused = [&](const std::string& words, const std::string& expected) {
     EXPECT_EQ(accuracy(words), 2) << words << said();
     EXPECT_THAT(err_, HasSubstr("accuracy: "));
-    EXPECT_THAT(err_, HasSubstr(expected));
+    EXPECT_THAT(err_, Says(expected));
     EXPECT_EQ(out_, "");
   };
   write_losses("a.csv", 0);
   write_losses("b.csv", 0);
-  refused("", "a command is needed; --help lists them");
+  refused("", "command is needed ... --help");
   refused("curvs a b", "there is no command 'curvs'; did you mean curves?");
   refused("something", "expected one of ");
-  refused("--json a.json curves", "stands before the command");
+  refused("--json a.json curves", "before the command");
   dir_.write("ours.yaml", kTinyRun);
   refused("checklist", "two files are needed: 0 given");
   refused("checklist ours.yaml", "two files are needed: 1 given");
@@ -59,17 +60,18 @@ TEST_F(AccuracyProgram, RefusesUnknownCommandsAndOptions) {
   refused("checklist ours.yaml a.csv", "a.csv: is none of a configuration in YAML");
   refused("checklist ours.yaml ours.yaml --data_parallel_size 0", "--data_parallel_size is 0");
   refused("checklist ours.yaml ours.yaml --other_data_parallel_size 0",
-          "--other_data_parallel_size is 0");
+          "--other_data_parallel_size ... is ... 0");
   refused("curves", "two runs or more are needed: 0 given");
   refused("curves a.csv", "two runs or more are needed: 1 given");
   refused("curves a.csv b.csv --loss-bound 1", "did you mean --loss_bound?");
-  refused("curves a.csv b.csv --window 0", "--window is 0; expected a number of steps above 0");
-  refused("curves a.csv b.csv --loss_bound -1", "--loss_bound is -1; expected a number above 0");
+  refused("curves a.csv b.csv --window 0", "--window ... 0; ... number of steps above ... 0");
+  refused("curves a.csv b.csv --loss_bound -1",
+          "--loss_bound ... -1; ... expected a number above ... 0");
   refused("curves a.csv b.csv --loss_bound small", "expected a number");
   refused("curves a.csv b.csv --json out.txt", "--json is 'out.txt'; expected a name that ends in");
   refused("curves a.csv b.csv --html none/out.html", "there is no folder none");
   refused("curves a.csv b.csv --csv out", "--csv is 'out'");
-  refused("curves a.csv nothing.csv", "nothing.csv: there is no such file or folder");
+  refused("curves a.csv nothing.csv", "nothing.csv: ... no such file or folder");
   refused("curves a.csv a.csv", "is given twice");
 }
 
@@ -83,7 +85,7 @@ TEST_F(AccuracyProgram, AChecklistThatAgreesButForRounding) {
   EXPECT_EQ(json()["command"], "checklist");
   EXPECT_EQ(json()["verdict"], "agree");
   EXPECT_TRUE(json()["stage"].is_null());
-  EXPECT_THAT(out_, HasSubstr("text_text_document; the first sample begins: "));
+  EXPECT_THAT(out_, Says("text_text_document; ... first sample begins"));
   EXPECT_THAT(dir_.read("out.html"), HasSubstr("label_shift"));
 }
 

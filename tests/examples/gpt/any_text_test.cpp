@@ -5,6 +5,7 @@
 #include "autograd/io/json.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "tests/examples/gpt/run_program.h"
+#include "tests/says.h"
 #include "text/util/utf8.h"
 
 namespace tapestry {
@@ -66,9 +67,8 @@ TEST_F(AnyTextTest, TheAdviceForAShortText) {
   ASSERT_EQ(preprocess("--input text.txt --output_prefix text --tokenizer_type byte"), 0) << said();
   write_run("data_path: text_text_document");
   ASSERT_EQ(train(kEvaluating + "--set model_config.seq_length=32"), 2);
-  EXPECT_THAT(err_, HasSubstr("the valid part has 0 of its 40 tokens with split \"969,30,1\", one "
-                              "sample needs 33; use more text or model_config.seq_length 16, or no "
-                              "evaluation: training_config.eval_interval null"));
+  EXPECT_THAT(err_, Says("valid part has ... 0 ... 40 ... \"969,30,1\", ... 33; ... "
+                         "model_config.seq_length 16, ... training_config.eval_interval"));
   EXPECT_EQ(train(kEvaluating + "--set model_config.seq_length=16"), 0) << said();
   EXPECT_EQ(train(kEvaluating + "--set model_config.seq_length=32 --set "
                                 "training_config.eval_interval=null"),
@@ -114,15 +114,15 @@ TEST_F(AnyTextTest, PartsOfTheirOwnAndATest) {
   };
   const std::string valid = number("eval", last.at("eval_loss").get<double>());
   EXPECT_THAT(out_, HasSubstr("evaluating output/checkpoint/step_00000040"));
-  EXPECT_THAT(out_, HasSubstr(valid));
-  EXPECT_THAT(out_, HasSubstr(number("test", last.at("test_loss").get<double>())));
+  EXPECT_THAT(out_, Says(valid));
+  EXPECT_THAT(out_, Says(number("test", last.at("test_loss").get<double>())));
   EXPECT_EQ(tree(), before);
   // Or on other data, with another configuration.
   ASSERT_EQ(pretrain("--evaluate output/checkpoint/step_00000040 --config_path run.yaml --set "
                      "dataset_config.valid_data_path=train_text_document"),
             0)
       << said();
-  EXPECT_THAT(out_, Not(HasSubstr(valid)));
+  EXPECT_THAT(out_, Not(Says(valid)));
 }
 
 TEST_F(AnyTextTest, EvaluatingNeedsACheckpointAndData) {
@@ -131,10 +131,10 @@ TEST_F(AnyTextTest, EvaluatingNeedsACheckpointAndData) {
   ASSERT_EQ(train("--config_path run.yaml --set training_config.save_interval=3"), 0) << said();
   const auto bad = [&](const std::string& arguments, const char* message) {
     EXPECT_EQ(pretrain(arguments), 2) << said();
-    EXPECT_THAT(err_, HasSubstr(message));
+    EXPECT_THAT(err_, Says(message));
   };
-  bad("--evaluate nowhere", "nowhere: there is no such file or folder");
-  bad("--evaluate output --set dataset_config.split=1", "neither a validation nor a test part");
+  bad("--evaluate nowhere", "nowhere: ... no such file or folder");
+  bad("--evaluate output --set dataset_config.split=1", "nor a test part");
   bad("--evaluate output --dry_run", "--evaluate and --dry_run exclude each other");
   bad("--evaluate output --overwrite", "--evaluate and --overwrite exclude each other");
   bad("--evaluate output --set model_config.hidden_size=32",
@@ -142,7 +142,7 @@ TEST_F(AnyTextTest, EvaluatingNeedsACheckpointAndData) {
       "is 16");
   fs::copy_file(dir_.file("output/checkpoint/step_00000003/model.safetensors"),
                 dir_.file("weights.safetensors"));
-  bad("--evaluate weights.safetensors", "is missing, so --evaluate does not know the model");
+  bad("--evaluate weights.safetensors", "--evaluate ... does not know the model");
   EXPECT_EQ(pretrain("--evaluate weights.safetensors --config_path run.yaml"), 0) << said();
   EXPECT_THAT(out_, HasSubstr("eval: Loss: "));
 }
@@ -158,8 +158,8 @@ TEST_F(AnyTextTest, TextTokenisedOnFirstUse) {
     const std::string options = kEvaluating + "--set training_config.save_interval=3";
     ASSERT_EQ(train(options), 0) << said();
     EXPECT_THAT(out_, HasSubstr("prepared the text as ./dataset/a_"));
-    EXPECT_THAT(
-        out_, HasSubstr(type == "sentencepiece" ? "SentencePiece tokenizer" : type + " tokenizer"));
+    EXPECT_THAT(out_,
+                Says(type == "sentencepiece" ? "SentencePiece tokenizer" : type + " tokenizer"));
     const std::string trained = metrics("output");
     ASSERT_EQ(train(options), 0) << said();
     EXPECT_THAT(out_, HasSubstr("found the text as ./dataset/a_"));
@@ -230,7 +230,7 @@ TEST_F(AnyTextTest, TheQuickStart) {
   } cases[] = {{sample_text(400), "", "eval: Step:2"},
                {paragraphs, "", "69 documents"},
                {sample_text(400), " --preset char", "character tokenizer"},
-               {chinese, "", "the vocabulary is raised from 512 to "},
+               {chinese, "", "is raised from ... 512"},
                {chinese, " --preset char", "character tokenizer"}};
   for (const auto& c : cases) {
     dir_.write("my text.txt", c.text);
@@ -238,7 +238,7 @@ TEST_F(AnyTextTest, TheQuickStart) {
                   "--text 'my text.txt'" + std::string(c.options) + small),
               0)
         << said();
-    EXPECT_THAT(out_, HasSubstr(c.says));
+    EXPECT_THAT(out_, Says(c.says));
     EXPECT_THAT(out_, ::testing::ContainsRegex("step_00000002 continues \"."));
   }
 }
@@ -276,7 +276,7 @@ TEST_F(AnyTextTest, TheTokenizerBelongsToTheData) {
     EXPECT_EQ(train("--config_path run.yaml --set model_config.vocab_size=300 " + arguments), 2)
         << said();
     for (const std::string& message : messages) {
-      EXPECT_THAT(err_, HasSubstr(message));
+      EXPECT_THAT(err_, Says(message));
     }
     EXPECT_EQ(tree(), before);
   };
@@ -305,8 +305,9 @@ TEST_F(AnyTextTest, TheTokenizerBelongsToTheData) {
   // Data of earlier releases, or of other programs, have no record: they are taken as before.
   fs::remove(dir_.file("a_text_document.tokenizer.json"));
   good(right);
-  EXPECT_THAT(out_, HasSubstr("a_text_document: has no record of its tokenizer "
-                              "(a_text_document.tokenizer.json); it is taken for sentencepiece"));
+  EXPECT_THAT(
+      out_,
+      Says("a_text_document: ... record of its tokenizer ... (a_text_document.tokenizer.json);"));
   EXPECT_THAT(out_, HasSubstr("SentencePiece tokenizer a.model"));
 }
 
@@ -329,12 +330,12 @@ TEST_F(AnyTextTest, WeightsKeepTheirTokenizer) {
        {saved + ": its weights were trained with the tokenizer " + saved + "/tokenizer.model",
         std::string("the data were made with ./dataset/b_"),
         std::string("dataset_config.tokenizer_model")}) {
-    EXPECT_THAT(out_ + err_, HasSubstr(part));
+    EXPECT_THAT(out_ + err_, Says(part));
   }
   ASSERT_EQ(train(on + "--set dataset_config.tokenizer_type=byte"), 0) << said();
   EXPECT_THAT(out_ + err_, HasSubstr("the data were made with bytes"));
   ASSERT_EQ(pretrain("--evaluate base " + other), 0) << said();
-  EXPECT_THAT(out_ + err_, HasSubstr("trained with the tokenizer"));
+  EXPECT_THAT(out_ + err_, Says("with the tokenizer"));
 
   ASSERT_EQ(
       train(on + other + "--set dataset_config.tokenizer_model=" + saved + "/tokenizer.model"), 0)

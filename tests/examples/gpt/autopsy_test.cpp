@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "tests/examples/gpt/run_program.h"
+#include "tests/says.h"
 
 namespace tapestry::bad_steps {
 namespace {
@@ -49,7 +50,7 @@ TEST_F(BadSteps, StopEndsTheRunAndTheCapsuleReplays) {
   std::filesystem::remove_all(dir_.file("output"));
   std::filesystem::remove(dir_.file("run.yaml"));
   EXPECT_EQ(pretrain("--replay elsewhere/bad"), 0) << said();
-  EXPECT_THAT(out_, HasSubstr("The recorded bits return."));
+  EXPECT_THAT(out_, Says("recorded bits return."));
   EXPECT_FALSE(std::filesystem::exists(dir_.file("output")));
   // Others are not those of this step.
   const std::string record = dir_.read("elsewhere/bad/capsule.json");
@@ -71,7 +72,7 @@ TEST_F(BadSteps, SkippedOnesAreCountedAndTheRunGoesOn) {
             1)
       << said();
   EXPECT_THAT(out_ + err_, AllOf(HasSubstr("is a spike"), HasSubstr("The update is left out."),
-                                 HasSubstr("the run ends worse than it began")));
+                                 Says("worse than it began")));
   EXPECT_TRUE(steps().at(1).value("skipped", false));
   EXPECT_EQ(report(2).at("anomaly"), "loss_spike");
   EXPECT_EQ(pretrain("--replay output/capsule/step_2"), 0) << said();

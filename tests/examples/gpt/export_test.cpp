@@ -10,6 +10,7 @@
 #include "tests/examples/gpt/run_program.h"
 #include "tests/golden/gguf_file.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace {
@@ -26,7 +27,7 @@ class ExportTest : public ProgramTest {
   int export_it(const std::string& arguments) { return run(TAPESTRY_EXPORT, arguments); }
   void expect_bad(const std::string& arguments, const std::string& part) {
     EXPECT_EQ(export_it(arguments), 2) << said();
-    EXPECT_THAT(err_, HasSubstr(part));
+    EXPECT_THAT(err_, Says(part));
     EXPECT_FALSE(fs::exists(dir_.file("out")));
   }
 };
@@ -87,13 +88,13 @@ TEST_F(ExportTest, ARowForEachIdOnRequest) {
                      {"special", true}});
   }
   dir_.write("hf/tokenizer.json", tokenizer.dump());
-  expect_bad("--checkpoint hf --to gguf --output out", "--grow_vocab makes a row for each");
+  expect_bad("--checkpoint hf --to gguf --output out", "--grow_vocab ... makes a row for each");
   EXPECT_EQ(generate("--checkpoint hf --prompt x --max_new_tokens 1"), 2);
   EXPECT_THAT(err_, HasSubstr("--grow_vocab"));
-  expect_bad("--adapter hf --to hf --grow_vocab --output out", "--grow_vocab is for a model");
+  expect_bad("--adapter hf --to hf --grow_vocab --output out", "--grow_vocab ... is for a model");
 
   ASSERT_EQ(export_it("--checkpoint hf --to hf --grow_vocab --output grown"), 0) << said();
-  EXPECT_THAT(err_, HasSubstr(std::to_string(rows + 2) + " rows, 2 of them new"));
+  EXPECT_THAT(err_, Says(std::to_string(rows + 2) + " rows, 2 of them new"));
   EXPECT_EQ(Json::parse(dir_.read("grown/config.json")).at("vocab_size"), rows + 2);
   const testing::State before = load_safetensors(dir_.file("hf/model.safetensors"));
   const testing::State after = load_safetensors(dir_.file("grown/model.safetensors"));
@@ -121,7 +122,7 @@ TEST_F(ExportTest, WrongCommandLines) {
   expect_bad("--to gguf --output out", "--checkpoint is needed");
   expect_bad("--checkpoint hf --output out", "--to is needed");
   expect_bad("--checkpoint hf --to ggml --output out", "expected hf or gguf");
-  expect_bad("--checkpoint hf --to gguf --type Q4_0 --output out", "expected F32, F16, BF16 or");
+  expect_bad("--checkpoint hf --to gguf --type Q4_0 --output out", "expected ... F32, F16, BF16");
   expect_bad("--checkpoint hf --to hf --type Q8_0 --output out", "is for --to gguf");
   expect_bad("--checkpoint hf --to hf --name x --output out", "--name is for");
   expect_bad("--checkpoint hf --to gguf --merge --output out", "--merge is for --adapter");

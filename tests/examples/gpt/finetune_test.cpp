@@ -10,6 +10,7 @@
 
 #include "autograd/io/json.h"
 #include "tests/examples/gpt/run_program.h"
+#include "tests/says.h"
 
 namespace tapestry::finetune_test {
 namespace {
@@ -133,7 +134,7 @@ TEST_F(Finetune, FullAndLowRankTuningAnswerWhatTheyHaveNotSeen) {
   ASSERT_EQ(run(TAPESTRY_FINETUNE_GPT, common + "--dry_run --output_dir dry"), 0) << said();
   EXPECT_FALSE(fs::exists(dir_.file("dry")));
   for (const char* shown : {"configuration:\n", "memory: about ", "less with:\n  --"}) {
-    EXPECT_THAT(out_, HasSubstr(shown));
+    EXPECT_THAT(out_, Says(shown));
   }
   ASSERT_EQ(run(TAPESTRY_FINETUNE_GPT,
                 common + "--full --epochs 12 --learning_rate 2e-3 --output_dir full"),
@@ -274,8 +275,7 @@ TEST_F(FewExamples, MakeUpdatesThatTrain) {
 
 TEST_F(FewExamples, ARunThatChangesNothingDoesNotEndAsIfItHad) {
   EXPECT_EQ(tune("--epochs 1 --learning_rate 1e-30 --full --output_dir same"), 1) << said();
-  EXPECT_THAT(out_ + err_, HasSubstr("no weight has changed in 12 updates: the learning rate was "
-                                     "at most 1e-30"));
+  EXPECT_THAT(out_ + err_, Says("12 ... rate was at most ... 1e-30"));
   EXPECT_FALSE(fs::exists(dir_.file("same/hf")));
 }
 

@@ -5,6 +5,7 @@
 
 #include "autograd/tensor/factory.h"
 #include "tests/examples/gpt/adapter_run.h"
+#include "tests/says.h"
 
 namespace tapestry::hf_test {
 namespace {
@@ -49,7 +50,7 @@ TEST_F(ForeignFolders, PointersOfGitLfs) {
     copy("model", "lfs");
     dir_.write(std::string("lfs/") + name, pointer);
     expect_refused("--checkpoint lfs",
-                   AllOf(HasSubstr(std::string("lfs/") + name), HasSubstr("Git LFS pointer"),
+                   AllOf(Says(std::string("lfs/") + name), HasSubstr("Git LFS pointer"),
                          HasSubstr("git lfs pull")));
   }
 }
@@ -84,9 +85,8 @@ TEST_F(ForeignFolders, NamesBehindWrappers) {
       state[prefix + name] = tensor;
     }
     rewrite("wrapped", state);
-    expect_refused("--checkpoint wrapped",
-                   AllOf(HasSubstr(std::string("begin with \"") + prefix + "\""), HasSubstr(maker),
-                         HasSubstr("out of the names")));
+    expect_refused("--checkpoint wrapped", AllOf(Says(std::string("begin with \"") + prefix + "\""),
+                                                 Says(maker), HasSubstr("out of the names")));
   }
 }
 
@@ -94,15 +94,15 @@ TEST_F(ForeignFolders, OutputLayersThatConfigJsonSaysOtherwiseOf) {
   copy("model", "tied");
   change_config("tied", {{"tie_word_embeddings", true}});
   expect_refused("--checkpoint tied", AllOf(HasSubstr("unexpected: lm_head.weight"),
-                                            HasSubstr("tie_word_embeddings: true"),
-                                            HasSubstr("set tie_word_embeddings: false")));
+                                            Says("tie_word_embeddings: ... true"),
+                                            Says("tie_word_embeddings: ... false")));
   copy("model", "headless");
   testing::State state = tensors("model");
   state.erase("lm_head.weight");
   rewrite("headless", state);
   expect_refused("--checkpoint headless",
-                 AllOf(HasSubstr("missing: lm_head.weight"),
-                       HasSubstr("set tie_word_embeddings: true"), HasSubstr("LlamaModel")));
+                 AllOf(HasSubstr("missing: lm_head.weight"), Says("tie_word_embeddings: ... true"),
+                       HasSubstr("LlamaModel")));
 }
 
 // As LlamaModel.save_pretrained has it: without "model." in front, and another class.
@@ -135,7 +135,7 @@ TEST_F(ForeignFolders, AnAdapterThatHasDiverged) {
   fs::copy(dir_.file(folder + "/adapter_config.json"), dir_.file("nan/adapter_config.json"));
   write_state(dir_.file("nan/adapter_model.safetensors"), state);
   expect_refused("--checkpoint model --adapter nan",
-                 AllOf(HasSubstr(name), HasSubstr("not finite"), HasSubstr("nan")));
+                 AllOf(Says(name), HasSubstr("not finite"), HasSubstr("nan")));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Options of pretrain_gpt that take values of a reference, and tests that train.
 #include "tests/examples/gpt/run_program.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace {
@@ -32,7 +33,7 @@ TEST_F(InjectionProgram, TakesWeightsGradientsAndInputsOfADump) {
   EXPECT_THAT(out_, HasSubstr("weights are those of reference"));
   EXPECT_EQ(steps("weights")[0]["loss"], steps("first")[0]["loss"]);
   ASSERT_EQ(train("grads", other + "--inject_grads reference"), 0) << said();
-  EXPECT_THAT(out_, HasSubstr("inject_grads: step 3 is updated with given gradients"));
+  EXPECT_THAT(out_, Says("inject_grads: ... 3 ... given gradients"));
   EXPECT_EQ(steps("grads")[0]["grad_norm"], steps("first")[0]["grad_norm"]);
   ASSERT_EQ(train("inputs", "--inject_inputs reference"), 0) << said();
   EXPECT_THAT(out_, HasSubstr("inject_inputs: in step 3 "));
@@ -54,7 +55,7 @@ TEST_F(InjectionProgram, TestsThatTrainEndInAVerdict) {
 TEST_F(InjectionProgram, RefusesWhatMakesNoSense) {
   const auto refused = [&](const std::string& arguments, const std::string& message) {
     EXPECT_EQ(train("refused", arguments), 2) << arguments << said();
-    EXPECT_THAT(err_, HasSubstr(message)) << arguments;
+    EXPECT_THAT(err_, Says(message)) << arguments;
   };
   refused("--twice 0", "--twice is 0");
   refused("--twice 2 --lr_zero 2", "exclude each other");
@@ -65,7 +66,7 @@ TEST_F(InjectionProgram, RefusesWhatMakesNoSense) {
   refused("--map names.yaml", "has no effect");
   refused("--json out.json", "no report without");
   refused("--op_error '('", "no regular expression");
-  refused("--op_error linear --op_error_multiple 0.5", "expected a number from 1 on");
+  refused("--op_error linear --op_error_multiple 0.5", "expected a number from ... 1");
 }
 
 }  // namespace

@@ -6,7 +6,9 @@
 #include <cstdlib>
 
 #include "parallel_core/data/indexed_dataset.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/tokenizer.h"
 #include "text/tokenizers/tokenizer_record.h"
 #include "text/util/utf8.h"
@@ -85,14 +87,14 @@ TEST_F(PreprocessDataTest, BadInputGivesTwoAReasonAndNoFiles) {
     const char* message;
   } cases[] = {
       {"", "--input: is missing"},
-      {"--input a.txt --tokenizer_type byte", "--output_prefix: is missing"},
-      {"--input a.txt --output_prefix o", "--tokenizer_type: is missing"},
+      {"--input a.txt --tokenizer_type byte", "--output_prefix: ... is missing"},
+      {"--input a.txt --output_prefix o", "--tokenizer_type: ... is missing"},
       {"--input a.txt --output_prefix o --tokenizer_type word", "\"word\" is unknown"},
       {"--input a.txt --output_prefix o --tokenizer_type sentencepiece", "--tokenizer_model"},
       {"--input a.txt --output_prefix o --tokenizer_type byte --tokenizer_model odd.model",
        "has no model file"},
       {"--input a.txt --output_prefix o --tokenizer_type byte --train_tokenizer --vocab_size 300",
-       "only --tokenizer_type sentencepiece and character"},
+       "--tokenizer_type ... and character"},
       {"--input a.txt --output_prefix o --tokenizer_type character", "--tokenizer_model"},
       {"--input a.txt --output_prefix o --tokenizer_type character --train_tokenizer --vocab_size "
        "9",
@@ -107,7 +109,7 @@ TEST_F(PreprocessDataTest, BadInputGivesTwoAReasonAndNoFiles) {
       {"--input a.txt.gz --output_prefix o --tokenizer_type byte",
        "a.txt.gz: is compressed by gzip, expected plain text; unpack it first: gunzip -k a.txt.gz"},
       {"--input a.txt --output_prefix o --tokenizer_type sentencepiece --train_tokenizer",
-       "--train_tokenizer needs it"},
+       "--train_tokenizer ... needs it"},
       {"--input a.txt --output_prefix o --tokenizer_type byte --vocab_size 300",
        "only used together"},
       {"--input a.txt --output_prefix o --tokenizer_type sentencepiece --tokenizer_model odd.model",
@@ -125,7 +127,7 @@ TEST_F(PreprocessDataTest, BadInputGivesTwoAReasonAndNoFiles) {
   };
   for (const auto& c : cases) {
     EXPECT_EQ(run(c.arguments), 2) << c.arguments << "\n" << text_;
-    EXPECT_THAT(text_, HasSubstr(c.message)) << c.arguments;
+    EXPECT_THAT(text_, Says(c.message)) << c.arguments;
     EXPECT_EQ(dir_.names(), names) << c.arguments;
   }
 }
@@ -167,7 +169,7 @@ TEST_F(PreprocessDataTest, AScriptOfManyCharacters) {
   };
   EXPECT_TRUE(decoded() == text);
   ASSERT_EQ(run(arguments + "--grow_vocab"), 0) << text_;
-  EXPECT_THAT(text_, HasSubstr("the vocabulary is raised from 512 to "));
+  EXPECT_THAT(text_, Says("is raised from ... 512"));
   EXPECT_GT(read_tokenizer_record(dir_.file("out_text_document"))->tokenizer.vocab_size, 1000);
   EXPECT_TRUE(decoded() == text);
 }
@@ -177,7 +179,7 @@ TEST_F(PreprocessDataTest, HelpNamesEveryOption) {
   for (const char* option :
        {"--input", "--output_prefix", "--tokenizer_type", "--tokenizer_model", "--train_tokenizer",
         "--vocab_size", "--grow_vocab", "--character_coverage", "--json_key", "--append_eod"}) {
-    EXPECT_THAT(text_, HasSubstr(option));
+    EXPECT_THAT(text_, Says(option));
   }
 }
 

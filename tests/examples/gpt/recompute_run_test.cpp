@@ -1,5 +1,6 @@
 // Recomputation as a user of the program sees it: log lines, estimate, the same numbers.
 #include "tests/examples/gpt/run_program.h"
+#include "tests/says.h"
 
 namespace tapestry::recompute_run_test {
 namespace {
@@ -47,30 +48,29 @@ TEST_F(RecomputeRun, SaysWhatItDoesAndTrainsTheSame) {
   for (const char* line :
        {"num_layers per stage: [[3]]\n", "Accumulated num_layers per stage: [[3]]\n",
         "Pipeline id list with start_stage: [0, 0, 0]\n", "Interleave id list: [0, 0, 0]\n",
-        "Formative layer_recompute: [[1]]\n",
+        "Formative ... layer_recompute: [[1]]\n",
         "Formative select_recompute: {'feed_forward\\.w1\\.activation\\.silu': [[3]], "
         "'feed_forward\\.mul': [[3]], 'feed_forward\\.w1\\.matmul': [[2]], "
         "'feed_forward\\.w1\\.matmull': [[3]]}\n",
         "Formative select_comm_recompute: {'ffn_norm\\.norm': [[3]], 'attention_norm\\.norm': "
         "[[3]]}\n",
-        "Set full recompute at layer 0\n",
+        "full recompute at layer ... 0\n",
         "Set select recompute on at layer 1: feed_forward.w1.activation.silu, feed_forward.mul, "
         "feed_forward.w1.matmul\n",
         "Set select recompute on at layer 2: feed_forward.w1.activation.silu, feed_forward.mul\n",
         "Set select comm recompute on at layer 1: ffn_norm.norm, attention_norm.norm\n"}) {
-    EXPECT_THAT(text, HasSubstr(line));
+    EXPECT_THAT(text, Says(line));
   }
   EXPECT_THAT(text, Not(HasSubstr("at layer 0: ")));
-  EXPECT_THAT(out_ + err_, HasSubstr("the pattern 'feed_forward\\.w1\\.matmull' matches no "
-                                     "operation of a layer; there are attention_norm.norm, "));
-  EXPECT_THAT(out_, HasSubstr("'attention_norm' matches the module attention_norm, not an "
-                              "operation, and has no effect"));
-  EXPECT_THAT(out_, HasSubstr("recompute: of a micro-batch, the layers keep "));
+  EXPECT_THAT(out_ + err_,
+              Says("'feed_forward\\.w1\\.matmull' ... layer; there are ... attention_norm.norm,"));
+  EXPECT_THAT(out_, Says("'attention_norm' ... attention_norm, ... and has no effect"));
+  EXPECT_THAT(out_, Says("recompute: ... micro-batch, ... the layers keep"));
   // The run's own record says the same.
   ASSERT_EQ(pretrain("--config_path output/config.yaml --set training_config.output_dir=again"), 0)
       << said();
   EXPECT_EQ(numbers("again"), numbers("plain"));
-  EXPECT_THAT(log("again"), HasSubstr("Formative layer_recompute: [[1]]\n"));
+  EXPECT_THAT(log("again"), Says("Formative ... layer_recompute: [[1]]\n"));
 }
 
 TEST_F(RecomputeRun, EverySpellingOfAllLayers) {
@@ -82,7 +82,7 @@ TEST_F(RecomputeRun, EverySpellingOfAllLayers) {
         std::string("--set recompute_config.recompute_layers=[0,1,2]")}) {
     ASSERT_EQ(train("again", spelling + " --overwrite"), 0) << said();
     EXPECT_EQ(numbers("again"), numbers("plain")) << spelling;
-    EXPECT_THAT(log("again"), HasSubstr("Set full recompute at layer 2")) << spelling;
+    EXPECT_THAT(log("again"), Says("full recompute at layer ... 2")) << spelling;
     const auto peak = [&](const char* output) {
       return steps(output).back().at("memory").at("activations").at("peak_bytes").get<int64_t>();
     };

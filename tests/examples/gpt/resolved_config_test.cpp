@@ -3,6 +3,7 @@
 
 #include "autograd/tensor/error.h"
 #include "tests/examples/gpt/run_program.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace {
@@ -25,7 +26,7 @@ TEST_F(ResolvedConfigTest, SaysNothingOfWhatHasNoEffect) {
        "--set parallel_config.sequence_parallel=True",
        "has no effect without use_lora"},
       {"--set optimizer_config.optimizer_type=SGD --set 'optimizer_config.betas=[0.8, 0.9]'",
-       "has no effect with optimizer_type SGD"},
+       "has no effect with ... optimizer_type SGD"},
       {"--set moe_config.num_experts=2 --set moe_config.moe_router_topk=1 "
        "--set moe_config.moe_router_pre_softmax=True "
        "--set moe_config.moe_token_drop_policy=position",
@@ -35,7 +36,7 @@ TEST_F(ResolvedConfigTest, SaysNothingOfWhatHasNoEffect) {
     dir_.write("run.yaml", kTinyRun);
     std::filesystem::remove_all(dir_.file("output"));
     ASSERT_EQ(pretrain(concat("--config_path run.yaml ", row.options)), 0) << said();
-    EXPECT_THAT(out_, HasSubstr(row.said)) << row.options;
+    EXPECT_THAT(out_, Says(row.said)) << row.options;
     ASSERT_EQ(pretrain("--config_path output/config.yaml --dry_run --overwrite"), 0)
         << row.options << "\n"
         << said();

@@ -265,8 +265,6 @@ TEST_F(StoryTest, VersionAndHelp) {
                             "--top_k", "--top_p", "--seed"}) {
     EXPECT_THAT(out_, HasSubstr(named));
   }
-  ASSERT_EQ(run(TAPESTRY_GOLDEN_TO_YAML, "--help"), 0);
-  EXPECT_THAT(out_, HasSubstr("--case"));
 }
 
 TEST_F(StoryTest, TheModelMayStandInAnotherSection) {

@@ -1,5 +1,6 @@
 // The configuration of MindFormers' tutorial on dynamic-graph parallelism, as it is written there.
 #include "tests/examples/gpt/run_program.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace {
@@ -63,15 +64,14 @@ constexpr const char* kTutorial =
 TEST_F(ProgramTest, TheTutorialAsksForWhatItOmits) {
   dir_.write("pretrain_gpt_7B.yaml", kTutorial);
   EXPECT_EQ(pretrain("--config_path pretrain_gpt_7B.yaml"), 2) << said();
-  EXPECT_THAT(err_, HasSubstr("2 faults in the configuration:\n"));
-  for (const char* part :
-       {"pretrain_gpt_7B.yaml:23:1: model_config.vocab_size is required (integer)"
-        ": Rows of the token table",
-        "Add it, for example `vocab_size: 50304`",
-        "pretrain_gpt_7B.yaml:23:1: model_config.seq_length is required (integer)"
-        ": Tokens of one training sequence.",
-        "Add it, for example `seq_length: 1024`"}) {
-    EXPECT_THAT(err_, HasSubstr(part)) << said();
+  EXPECT_THAT(err_, Says("2 ... faults in the ... configuration:\n"));
+  for (const char* part : {"pretrain_gpt_7B.yaml:23:1: model_config.vocab_size ... (integer): ... "
+                           "Rows of the token table",
+                           "Add it, for example `vocab_size: 50304`",
+                           "pretrain_gpt_7B.yaml:23:1: model_config.seq_length ... (integer): ... "
+                           "one training sequence.",
+                           "Add it, for example `seq_length: 1024`"}) {
+    EXPECT_THAT(err_, Says(part)) << said();
   }
 }
 
@@ -88,7 +88,7 @@ TEST_F(ProgramTest, TheTutorialRuns) {
             0)
       << said();
   EXPECT_THAT(out_, HasSubstr("train: Epoch:0, Step:10, Loss: "));
-  EXPECT_THAT(out_, HasSubstr("the first update has a learning rate of 0"));
+  EXPECT_THAT(out_, Says("has a learning rate of ... 0"));
   EXPECT_THAT(out_, HasSubstr("Loss_scale: 4096.0, Learning_rate: (5.625000e-08,5.625000e-08,)"));
 }
 

@@ -1,5 +1,6 @@
 // pretrain_gpt --verify_layout: what it prints, and its exit codes.
 #include "tests/examples/gpt/run_program.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace {
@@ -19,10 +20,10 @@ class VerifyLayoutTest : public ProgramTest {
 
 TEST_F(VerifyLayoutTest, ALayoutThatIsRight) {
   ASSERT_EQ(verify("tp=2,sp,dp=2,zero=z2,micro=2"), 0) << said();
-  EXPECT_THAT(out_, HasSubstr("verify_layout: tp=2,sp,pp=1,dp=2,zero=z2,micro=2 on 4 ranks against "
-                              "one process, 3 steps\n"));
+  EXPECT_THAT(out_, Says("verify_layout: tp=2,sp,pp=1,dp=2,zero=z2,micro=2 ... 4 ... against one "
+                         "process ... 3 steps\n"));
   EXPECT_THAT(out_, HasSubstr("\nupdated weights "));
-  EXPECT_THAT(out_, HasSubstr("no difference above its bound\n"));
+  EXPECT_THAT(out_, Says("no difference above its ... bound\n"));
   EXPECT_FALSE(std::filesystem::exists(dir_.file("output")));
 }
 
@@ -42,8 +43,8 @@ TEST_F(VerifyLayoutTest, WhatIsNotPossible) {
   EXPECT_EQ(verify("pp=2"), 2);
   EXPECT_THAT(err_, HasSubstr("layer"));
   EXPECT_EQ(verify("tp=2,ep=2", "--set moe_config.num_experts=2"), 2);  // dp is 1
-  EXPECT_THAT(err_, HasSubstr("expert_model_parallel_size 2 x expert_tensor_parallel_size 2 does "
-                              "not divide the 2 ranks"));
+  EXPECT_THAT(err_, Says("expert_model_parallel_size 2 ... expert_tensor_parallel_size 2 ... does "
+                         "not divide the ... 2"));
   EXPECT_EQ(verify("tp=2", "--verify_steps 0"), 2);
   EXPECT_THAT(err_, HasSubstr("0 steps"));
 }

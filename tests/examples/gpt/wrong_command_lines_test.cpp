@@ -3,6 +3,7 @@
 
 #include "autograd/tensor/error.h"
 #include "tests/examples/gpt/run_program.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace {
@@ -40,9 +41,9 @@ const std::vector<WrongLine> kLines = {
     {"NoFileBehindTheOption", kPretrain, "--config_path", "pretrain_gpt", "--config_path",
      "a value is missing", "behind it"},
     {"NoSuchFile", kPretrain, "--config_path nothing.yaml", "nothing.yaml", "nothing.yaml",
-     "cannot be read", "give the path of a YAML file"},
+     "cannot be read", "give the path of a ... YAML"},
     {"AnotherKindOfFile", kPretrain, "--config_path run.json", "run.json", "run.json",
-     "must end in .yaml or .yml", "presets are examples/gpt/pretrain_gpt_*.yaml"},
+     "must end in ... .yaml ... .yml", "presets are ... examples/gpt/pretrain_gpt_*.yaml"},
     {"FileTwice", kPretrain, "--config_path run.yaml --config_path run.yaml", "pretrain_gpt",
      "--config_path", "given more than once", "keep one"},
     {"MegatronFlag", kPretrain, "--config_path run.yaml --lr 1e-3", "pretrain_gpt", "'--lr'",
@@ -52,12 +53,12 @@ const std::vector<WrongLine> kLines = {
     {"KeyWithoutSet", kPretrain, "--config_path run.yaml training_config.seed=1", "pretrain_gpt",
      "'training_config.seed=1'", "belongs to no option", "write --set training_config.seed=1"},
     {"SetWithoutSection", kPretrain, "--config_path run.yaml --set seed=1", "--set seed=1",
-     "seed=1", "expected section.key=value", "write training_config.seed=1"},
+     "seed=1", "expected ... section.key=value", "write training_config.seed=1"},
     {"SetWithoutValue", kPretrain, "--config_path run.yaml --set training_config.seed",
-     "--set training_config.seed", "training_config.seed", "expected section.key=value",
+     "--set training_config.seed", "training_config.seed", "expected ... section.key=value",
      "write training_config.seed=VALUE"},
     {"SetWithAColon", kPretrain, "--config_path run.yaml --set training_config.seed:1",
-     "--set training_config.seed:1", "training_config.seed:1", "expected section.key=value",
+     "--set training_config.seed:1", "training_config.seed:1", "expected ... section.key=value",
      "write training_config.seed=1"},
     {"SetOfAnUnknownKey", kPretrain, "--config_path run.yaml --set training_config.sede=1",
      "--set training_config.sede=1", "'sede'", "unknown key", "did you mean 'seed'?"},
@@ -70,19 +71,19 @@ const std::vector<WrongLine> kLines = {
     {"ValueOfASwitch", kPretrain, "--config_path run.yaml --dry_run=yes", "pretrain_gpt",
      "--dry_run", "takes no value", "write it alone"},
     {"HelpOnNothing", kPretrain, "--help bananas", "pretrain_gpt", "--help bananas",
-     "there is no such section or key", "--help lists the sections"},
+     "no such section or key", "--help ... lists the sections"},
     {"HelpOnNoOption", kGenerate, "--help bananas", "generate", "--help bananas",
      "there is no such option", "--help alone lists all"},
     {"SectionOfTheModel", kPretrain, "--config_path run.yaml --model_type llama_config", "run.yaml",
      "llama_config", "is missing; it needs vocab_size",
-     "--model_type names the section that holds the model, the file has model_config"},
+     "--model_type ... model, the file has ... model_config"},
     {"StepsInWords", kPretrain, "--config_path run.yaml --verify_layout tp=2 --verify_steps three",
      "pretrain_gpt", "three", "'--verify_steps' is invalid", "expected an integer"},
     {"NoPrompt", kGenerate, "--checkpoint run", "generate", "--prompt", "is needed", "--help"},
     {"HotTemperature", kGenerate, "--checkpoint run --prompt a --temperature hot", "generate",
      "hot", "'--temperature' is invalid", "expected a number"},
     {"NoTokenizer", kPreprocess, "--input run.yaml --output_prefix a", "preprocess_data",
-     "--tokenizer_type", "is missing", "expected byte, sentencepiece, character or huggingface"},
+     "--tokenizer_type", "is missing", "or huggingface"},
     {"UnknownTokenizerOption", kPreprocess, "--input run.yaml --tokeniser_type byte",
      "preprocess_data", "'--tokeniser_type'", "unknown option", "did you mean --tokenizer_type?"},
 };
@@ -96,7 +97,7 @@ TEST_P(WrongCommandLines, AreExplained) {
   const auto before = tree();
   EXPECT_EQ(run(wrong.program, wrong.words), 2) << said();
   for (const char* part : {wrong.place, wrong.value, wrong.expected, wrong.remedy}) {
-    EXPECT_THAT(err_, HasSubstr(part)) << said();
+    EXPECT_THAT(err_, Says(part)) << said();
   }
   EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << said();
   EXPECT_EQ(out_, "");
@@ -123,7 +124,7 @@ TEST_F(ProgramTest, HelpIsOnePage) {
     return out_;
   };
   for (const char* program : {TAPESTRY_PRETRAIN_GPT, TAPESTRY_GENERATE, TAPESTRY_PREPROCESS_DATA,
-                              TAPESTRY_GOLDEN_TO_YAML, TAPESTRY_OWN_MODEL, TAPESTRY_CONFIG_DOC}) {
+                              TAPESTRY_OWN_MODEL, TAPESTRY_CONFIG_DOC}) {
     const std::string page = one_page(program, "--help");
     EXPECT_EQ(one_page(program, "-h"), page);
   }
@@ -165,12 +166,11 @@ TEST_F(ProgramTest, HelpOnOneOption) {
            {TAPESTRY_PREPROCESS_DATA, "vocab", "--vocab_size ", "--input"},
            {TAPESTRY_EVALUATE, "choices", "--choices ", "--text"},
            {TAPESTRY_EXPORT, "output", "--output ", "--to "},
-           {TAPESTRY_GOLDEN_TO_YAML, "case", "--case ", "--output_dir"},
            {TAPESTRY_ACCURACY " curves", "jump", "--jump_bound ", "--window"}}) {
     const std::string words = concat("--help ", row.word);
     EXPECT_EQ(run(row.program, words), 0) << row.program << " " << words << "\n" << said();
-    EXPECT_THAT(out_, HasSubstr(row.shown)) << row.program << " " << words;
-    EXPECT_THAT(out_, Not(HasSubstr(row.left_out))) << row.program << " " << words;
+    EXPECT_THAT(out_, Says(row.shown)) << row.program << " " << words;
+    EXPECT_THAT(out_, Not(Says(row.left_out))) << row.program << " " << words;
   }
   EXPECT_EQ(run(TAPESTRY_ACCURACY, "--help curves"), 0) << said();
   EXPECT_THAT(out_, HasSubstr("--jump_bound "));

@@ -13,7 +13,7 @@
 #include "interop/export/gguf_pre.h"
 #include "tests/message_of.h"
 #include "tests/temp_dir.h"
-#include "text/tokenizers/sentencepiece_tokenizer.h"
+#include "text/tokenizers/kinds/sentencepiece_tokenizer.h"
 
 namespace tapestry {
 namespace {

@@ -151,7 +151,7 @@ TEST(HfExport, WhatCannotBeWrittenIsRefusedAndLeavesNothing) {
   fs::create_directories(odd.folder);
   odd.config.model_config.hidden_act = "relu";
   EXPECT_THAT(message_of<ValueError>([&] { export_hf(odd, folder.file("out"), {}); }),
-              HasSubstr("hidden_act relu"));
+              HasSubstr("model_config.hidden_act: is relu"));
 }
 
 TEST(NewFolder, AppearsWhenItIsComplete) {

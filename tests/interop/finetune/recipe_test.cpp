@@ -9,6 +9,7 @@
 #include "interop/finetune/memory_remedies.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/estimates/memory_estimate.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry {
@@ -137,13 +138,13 @@ TEST_F(Recipe, WhatIsOutOfRangeIsNamed) {
   EXPECT_EQ(error(), "none");
   recipe_.full = true;
   recipe_.int8_base = true;
-  EXPECT_THAT(error(), HasSubstr("--full trains all weights, --int8 freezes them"));
+  EXPECT_THAT(error(), Says("--full ... trains all weights ... --int8"));
   recipe_ = {.from_hf = "model", .data = {"x"}, .lora_rank = 0};
-  EXPECT_THAT(error(), HasSubstr("--lora_rank must be positive, got 0"));
+  EXPECT_THAT(error(), Says("--lora_rank ... must be positive, got ... 0"));
   recipe_ = {.from_hf = "model"};
   EXPECT_THAT(error(), HasSubstr("--data FILE is needed"));
   recipe_ = {.from_hf = "model", .data = {"x"}, .validation_share = 1.0};
-  EXPECT_THAT(error(), HasSubstr("--validation_share must lie in [0, 1), got 1"));
+  EXPECT_THAT(error(), Says("--validation_share ... must lie in ... [0, 1), ... 1"));
 }
 
 TEST_F(Recipe, RemediesComeWithTheirBytes) {
@@ -173,7 +174,7 @@ TEST_F(Recipe, RemediesComeWithTheirBytes) {
     FAIL() << "a run that needs more than there is";
   } catch (const ValueError& e) {
     EXPECT_THAT(e.what(), Not(HasSubstr("suffices")));
-    EXPECT_THAT(e.what(), HasSubstr("These help, together or beside a larger machine:"));
+    EXPECT_THAT(e.what(), Says("larger machine"));
   }
 }
 

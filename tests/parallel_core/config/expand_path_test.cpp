@@ -9,6 +9,7 @@
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/config/schema/schema.h"
 #include "parallel_core/config/show/render.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::config {

@@ -5,6 +5,7 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/init_configs.h"
 #include "tests/message_of.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace {
@@ -127,7 +128,7 @@ TEST(StaticNames, AsFarAsTheyAreKnown) {
                     Not(HasSubstr("per_print_times"))));
   EXPECT_THAT(complaints("parallel:\n  full_batch: True\n"),
               AllOf(HasSubstr("f.yaml:11:15: parallel.full_batch: True has no counterpart"),
-                    HasSubstr("every rank reads its own rows")));
+                    Says("rank reads its own rows")));
   EXPECT_THAT(complaints("runner_wrapper: 3\n"), HasSubstr("unknown section 'runner_wrapper'"));
   EXPECT_THAT(complaints("", {"runner_wrapper.nothing=1"}),
               HasSubstr("--set runner_wrapper.nothing=1"));
@@ -160,18 +161,18 @@ TEST(MonitorConfig, WhatCannotStandTogether) {
   const std::string both = complaints(
       "monitor_config:\n  monitor_on: True\n  check_for_global_norm: True\n"
       "use_skip_data_by_global_norm: True\n");
-  EXPECT_THAT(both, HasSubstr("The check_for_global_norm and use_skip_data_by_global_norm cannot "
-                              "be turned on at the same time, please choose one."));
+  EXPECT_THAT(
+      both, Says("check_for_global_norm ... use_skip_data_by_global_norm ... please choose one."));
   EXPECT_THAT(complaints("use_skip_data_by_global_norm: True\n"),
-              HasSubstr("f.yaml:10:31: monitor_config.use_skip_data_by_global_norm: needs "
-                        "monitor_config.monitor_on: True"));
+              Says("f.yaml:10:31: monitor_config.use_skip_data_by_global_norm: ... needs ... "
+                   "monitor_config.monitor_on:"));
   EXPECT_THAT(complaints("use_checkpoint_health_monitor: True\n"), HasSubstr("monitor_on: True"));
   EXPECT_THAT(complaints("monitor_config: {global_norm_spike_factor: 3}\n"),
-              HasSubstr("has no effect without use_skip_data_by_global_norm"));
+              Says("has no effect without ... use_skip_data_by_global_norm"));
   EXPECT_THAT(complaints("monitor_config: {monitor_on: True}\n",
                          {"use_skip_data_by_global_norm=True",
                           "optimizer_config.optimizer_in_backward=True"}),
-              HasSubstr("weights are updated before the global norm is known"));
+              Says("global norm is known"));
   EXPECT_THAT(complaints("monitor_config: {target: ['a(']}\n"),
               HasSubstr("'a(' is no regular expression"));
   for (const char* key :

@@ -8,6 +8,7 @@
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/pipeline_parallel/collect.h"
+#include "tests/diagnosis/watched_train.h"
 #include "tests/parallel_core/made_up_samples.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"
@@ -110,7 +111,7 @@ TEST_P(ContextParallelRun, TheLoopWritesTheFilesOfOneProcess) {
            "training_config.dump_weight_steps=[2]", "optimizer_config.eps=0.001"});
       testing::Trainer trainer(config);
       MadeUpSamples source(config);
-      EXPECT_EQ(train(trainer.cell, source, config, {}).steps, 2);
+      EXPECT_EQ(testing::watched_train(trainer.cell, source, config, {}).steps, 2);
     });
   };
   const std::string split = dir_.path() + "/split";
@@ -132,7 +133,7 @@ TEST_P(ContextParallelRun, CheckpointsAreThoseOfOneProcess) {
                              "training_config.save_interval=2"});
       testing::Trainer trainer(config);
       MadeUpSamples source(config);
-      train(trainer.cell, source, config, {.checkpoint = {.directory = folder}});
+      testing::watched_train(trainer.cell, source, config, {.checkpoint = {.directory = folder}});
     });
   };
   const auto weights_in = [](const std::string& folder) {

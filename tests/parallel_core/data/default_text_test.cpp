@@ -7,8 +7,10 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/indexed_dataset.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
-#include "text/tokenizers/character_tokenizer.h"
+#include "text/tokenizers/kinds/character_tokenizer.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/tokenizer.h"
 #include "text/tokenizers/tokenizer_record.h"
 

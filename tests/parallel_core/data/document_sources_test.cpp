@@ -7,6 +7,7 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/prepare.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 #include "text/util/checksum.h"
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "autograd/tensor/error.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::data {

@@ -8,6 +8,7 @@
 #include "autograd/kernels/machine/team.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/indexed_dataset.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 #include "text/tokenizers/tokenizer_record.h"
 

@@ -12,6 +12,7 @@
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/step_dataset.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::data {

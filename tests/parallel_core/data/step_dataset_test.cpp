@@ -7,6 +7,7 @@
 
 #include "autograd/io/npy.h"
 #include "autograd/tensor/error.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::data {

@@ -7,6 +7,7 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/manifest.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry {

@@ -13,6 +13,7 @@
 #include "tests/message_of.h"
 #include "tests/parallel_core/model_families.h"
 #include "tests/parallel_core/rank_layouts.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry {

@@ -366,7 +366,7 @@ TEST_F(PeftConfigTest, AnotherAdapterIsNamedByWhatDiffers) {
 }
 
 TEST(PeftNames, FusedModulesHaveTheirBsBelowEachOther) {
-  const FileNames gpt2(NameScheme::kGpt2, testing::small_config().model_config);
+  const FileNames gpt2(name_scheme_of("gpt2"), testing::small_config().model_config);
   const std::string stem = "base_model.model.transformer.h.1.attn.c_attn";
   const FilePlace a = peft_place(gpt2, "layers.1.attention.wqkv.lora_A.weight", {3, 32});
   EXPECT_EQ(a.name, stem + ".lora_A.weight");

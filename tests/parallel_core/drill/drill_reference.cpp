@@ -4,7 +4,8 @@
 #include <filesystem>
 
 #include "autograd/tensor/rank_context.h"
-#include "parallel_core/config/read/golden.h"
+#include "diagnosis/accuracy/replay_case.h"
+#include "diagnosis/run_parts.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/pretrain.h"
 #include "text/util/file.h"
@@ -24,7 +25,7 @@ ConfigLoader loader_of(const DrillModel& model) {
   }
   return [folder, changes](const std::vector<std::string>& more) {
     return init_configs_from_text(
-        golden_config_to_yaml(data::read_file(folder + "/config.json"), folder, folder + "/replay"),
+        replay_case_yaml(data::read_file(folder + "/config.json"), folder, folder + "/replay"),
         folder + "/config.json", {.overrides = joined(changes, more)});
   };
 }
@@ -43,7 +44,7 @@ std::string DrillReferences::folder_of(const DrillModel& model) {
        "training_config.dump_activation_steps=[1]", "training_config.dump_weight_steps=[6]"});
   RankContext context;
   const RankContextGuard guard(context);
-  pretrain(config);
+  pretrain(config, {.parts = diagnosis::run_parts()});
   made_[model] = folder;
   return folder;
 }

@@ -32,8 +32,16 @@ TEST(LayoutFindings, Distances) {
   EXPECT_EQ(element_distance(row({1, 2}), row({1, 3}), 0), kInfinity);
   EXPECT_EQ(element_distance(row({1}), row({1, 1}), 1), kInfinity);
   EXPECT_EQ(norm_distance(row({1}), row({1, 1}), 1), kInfinity);
-  EXPECT_TRUE(std::isnan(element_distance(row({1, NAN, 5}), row({1, 1, 1}), 1)));
-  EXPECT_TRUE(std::isnan(norm_distance(row({1, NAN, 5}), row({1, 1, 1}), 1)));
+  for (const auto& distance : {element_distance, norm_distance}) {
+    EXPECT_EQ(distance(row({1, NAN, 5}), row({1, 1, 5}), 1), kInfinity);
+    EXPECT_EQ(distance(row({1, 1, 5}), row({1, NAN, 5}), 1), kInfinity);
+    EXPECT_EQ(distance(row({1, NAN, 5}), row({1, NAN, 5}), 1), 0);
+    EXPECT_EQ(distance(row({1, NAN, 5}), row({1, NAN, 7}), 4), 0.5);
+    EXPECT_EQ(distance(row({kInfinity, 1}), row({kInfinity, 1}), 1), 0);
+    EXPECT_EQ(distance(row({kInfinity, 1}), row({-kInfinity, 1}), 1), kInfinity);
+    // In full width: these are one number in float32.
+    EXPECT_GT(distance(full({1}, 1.0 + 1e-12, kFloat64), full({1}, 1.0, kFloat64), 1), 0);
+  }
   EXPECT_EQ(element_distance(zeros({0}), zeros({0}), 0), 0);
   EXPECT_DOUBLE_EQ(largest_element(row({1, -5, 2})), 5);
   EXPECT_DOUBLE_EQ(euclidean_norm(row({3, -4})), 5);

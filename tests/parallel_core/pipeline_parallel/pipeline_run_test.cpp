@@ -15,6 +15,7 @@
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/inference/generation.h"
 #include "parallel_core/pipeline_parallel/collect.h"
+#include "tests/diagnosis/watched_train.h"
 #include "tests/parallel_core/made_up_samples.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"
@@ -172,7 +173,7 @@ TEST_P(PipelineRun, TheLoopWritesTheFilesOfOneProcess) {
     run(layout, [&](const AllConfig& config) {
       testing::Trainer trainer(config);
       MadeUpSamples source(config);
-      const TrainSummary summary = train(trainer.cell, source, config, {});
+      const TrainSummary summary = testing::watched_train(trainer.cell, source, config, {});
       EXPECT_EQ(summary.steps, 2);
       EXPECT_GT(summary.last_loss, 0);
     });

@@ -5,6 +5,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/sft/encode_example.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::sft {

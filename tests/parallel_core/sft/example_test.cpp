@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "autograd/tensor/error.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::sft {
@@ -32,11 +33,11 @@ TEST(ParseExample, EachKind) {
 
 TEST(ParseExample, WrongLinesAreRefusedWithTheirPlace) {
   const std::pair<const char*, const char*> cases[] = {
-      {"{", "the object does not end on its line"},
+      {"{", "not end on its line"},
       {"{\"text\": \"\xFF\"}", "is not valid UTF-8"},
-      {R"({"text": "\ud800"})", "half of a pair of surrogates"},
-      {R"({"prompt": "\udc00", "completion": "x"})", "half of a pair of surrogates"},
-      {R"({"messages": [{"role": "user", "content": "\ud83dx"}]})", "half of a pair of surrogates"},
+      {R"({"text": "\ud800"})", "pair of surrogates"},
+      {R"({"prompt": "\udc00", "completion": "x"})", "pair of surrogates"},
+      {R"({"messages": [{"role": "user", "content": "\ud83dx"}]})", "pair of surrogates"},
       {"{'text': 'x'}", "double quotes"},
       {"[{\"text\": \"x\"},", "jq -c '.[]' FILE > NEW.jsonl"},
       {R"({"text": "a" "b"})", "is not valid JSON: unexpected at byte 16, in "},
@@ -49,7 +50,7 @@ TEST(ParseExample, WrongLinesAreRefusedWithTheirPlace) {
       {R"({"prompt": "b"})", "\"completion\" is a JSON null, expected a string"},
       {R"({"completion": "b"})", "\"prompt\" is a JSON null, expected a string"},
       {R"({"prompt": 3, "completion": "c"})", "\"prompt\" is a JSON number"},
-      {R"({"prompt": [], "completion": []})", "is written whole, with its answers"},
+      {R"({"prompt": [], "completion": []})", "whole, with its answers"},
       {R"({"text": {}})", "\"text\" is a JSON object"},
       {R"({"messages": "hi"})", "\"messages\" is a JSON string, expected an array"},
       {R"({"messages": []})", "\"messages\" is empty"},
@@ -67,7 +68,7 @@ TEST(ParseExample, WrongLinesAreRefusedWithTheirPlace) {
       {R"({"conversations": [{"from": "narrator", "value": "x"}]})", ".from is \"narrator\""},
       {R"({"conversations": [{"from": "human"}]})", "\"value\" is a JSON null"},
       {R"({"conversations": [3]})", "conversations[0] is a JSON number"},
-      {R"({"text": "x", "tools": []})", "\"tools\" without \"messages\""},
+      {R"({"text": "x", "tools": []})", "\"tools\" ... without ... \"messages\""},
   };
   for (const auto& [line, said] : cases) {
     EXPECT_ERROR(parsed(line), ValueError, said) << line;
@@ -110,7 +111,7 @@ TEST(ParseExample, NestingIsBounded) {
            std::string(times, ']') + "}]}";
   };
   EXPECT_NO_THROW(parsed(nested(kMaxNesting - 5)));
-  EXPECT_ERROR(parsed(nested(kMaxNesting + 5)), ValueError, "nests arrays and objects more than");
+  EXPECT_ERROR(parsed(nested(kMaxNesting + 5)), ValueError, "objects more than");
   EXPECT_ERROR(parsed(std::string(1'000'000, '[')), ValueError, "FILE:7: ");
 }
 

@@ -10,6 +10,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/sft/row_order.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::sft {
@@ -173,7 +174,7 @@ TEST(RowOrder, WeightsAreSharesOfExamples) {
 TEST(RowOrder, RefusesWhatCannotBe) {
   EXPECT_ERROR(order_of({{}}), ValueError, "there are no examples");
   EXPECT_ERROR(order_of({{3}, {4}}, {1}), ValueError, "1 weights of 2 files");
-  EXPECT_ERROR(order_of({{3}, {}}, {1, 1}), ValueError, "file 1 has a weight and no examples");
+  EXPECT_ERROR(order_of({{3}, {}}, {1, 1}), ValueError, "1 ... weight and no examples");
   EXPECT_ERROR(order_of({{3}, {4}}, {1, -1}), ValueError, "weight -1");
   RowOrder order = order_of({{3}, {2000}});
   EXPECT_ERROR(order.add_epoch(), ValueError, "has 2000 tokens");

@@ -7,6 +7,7 @@
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/document_sources.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::sft {

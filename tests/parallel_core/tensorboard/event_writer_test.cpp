@@ -9,6 +9,7 @@
 
 #include "autograd/io/atomic_file.h"
 #include "tests/parallel_core/tensorboard/event_reader.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::report {

@@ -5,6 +5,7 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry {
@@ -105,7 +106,7 @@ TEST(DataState, ADamagedTextIsRefusedByItsMember) {
       {R"({"train": {"datasets": [7]}})", "train.datasets[0]: is number, expected an object"},
       {R"({"train": {"datasets": []}})", "train: has no data set"},
       {R"({"train": {"datasets": [{"prefix": "x"}]}})", "train.datasets[0].idx_bytes: is missing"},
-      {R"({"train": {"samples": []}})", "train: has no data set or no number of samples"},
+      {R"({"train": {"samples": []}})", "train: ... no number of samples"},
       {R"({"train": {"samples": [5, 5]}})", "train.samples[1]: is 5, expected an integer from 6"},
       {R"({"train": {"samples": [0]}})", "train.samples[0]: is 0, expected an integer from 1"},
       {R"({"train": {"samples": ["1"]}})", "train.samples[0]: is \"1\""},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/parallel_core/small_model.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace divergence_test {
@@ -136,8 +137,7 @@ TEST(Divergence, ARunThatEndsWorseThanItBegan) {
   ruined[0] = 2;
   ruined[1] = 2.4;
   EXPECT_THAT(end_of(ruined, large),
-              AllOf(HasSubstr("ends worse"), HasSubstr("its first was 2, and none after the "
-                                                       "first 10 has come near it")));
+              AllOf(HasSubstr("ends worse"), Says("2, ... none after the first ... 10")));
   ruined[30] = 2.9;  // it has come near it
   EXPECT_EQ(end_of(ruined, large), "");
   // A spike from which the run has come back, or one at the very end, is none.
@@ -161,20 +161,18 @@ TEST(Divergence, NoiseIsNotWorse) {
 }
 
 TEST(Divergence, SaysWhatHappened) {
-  EXPECT_THAT(report({}, 5, bad()),
-              AllOf(HasSubstr("the last 10 steps (6 to 15) were not finite: the loss is nan, the "
-                              "norm of the gradients nan"),
-                    HasSubstr("have not changed since step 5")));
-  EXPECT_THAT(report({}, 0, bad()), HasSubstr("those that the run began with"));
+  EXPECT_THAT(report({}, 5, bad()), AllOf(Says("10 ... (6 ... 15) ... of the gradients nan"),
+                                          HasSubstr("have not changed since step 5")));
+  EXPECT_THAT(report({}, 0, bad()), Says("run began with"));
   EXPECT_THAT(report({"optimizer_config.optimizer_in_backward=True"}, 5, bad()),
               HasSubstr("updated all the same"));
 }
 
 TEST(Divergence, NamesTheRemediesThatTheConfigurationLeaves) {
   const std::string plain = report({}, 5, bad());
-  EXPECT_THAT(plain, AllOf(HasSubstr("a lower optimizer_config.learning_rate (it is 0.01, and was "
-                                     "0.002 at step 5"),
-                           HasSubstr("lr_warmup_iters"), HasSubstr("clip_grad")));
+  EXPECT_THAT(
+      plain, AllOf(Says("a lower ... optimizer_config.learning_rate (it ... 0.01, ... 0.002 ... 5"),
+                   HasSubstr("lr_warmup_iters"), HasSubstr("clip_grad")));
   EXPECT_THAT(plain, Not(HasSubstr("loss_scale")));
   EXPECT_THAT(plain, Not(HasSubstr("bf16")));
   const std::string careful =
@@ -190,8 +188,8 @@ TEST(Divergence, NamesTheRemediesThatTheConfigurationLeaves) {
 TEST(Divergence, NamesTheLossScale) {
   const Overrides half = {"training_config.fp16=True"};
   EXPECT_THAT(report(testing::joined(half, {"training_config.loss_scale=1e30"}), 0, overflow(1e30)),
-              AllOf(HasSubstr("a smaller training_config.loss_scale (it is 1e+30)"),
-                    HasSubstr("training_config.bf16: True"), Not(HasSubstr("init_method"))));
+              AllOf(Says("a smaller ... training_config.loss_scale (it ... 1e+30)"),
+                    Says("training_config.bf16: ... True"), Not(HasSubstr("init_method"))));
   EXPECT_THAT(report(testing::joined(half, {"training_config.loss_scale_value=1e30",
                                             "training_config.loss_scale_factor=2",
                                             "training_config.loss_scale_window=1000"}),

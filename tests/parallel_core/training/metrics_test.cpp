@@ -11,6 +11,7 @@
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry {

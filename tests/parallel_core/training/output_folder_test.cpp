@@ -9,6 +9,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/comm/thread_ranks.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry {
@@ -43,8 +44,8 @@ TEST_F(RunLockTest, SaysWhoHoldsItAndGoesWithItsHolder) {
     // Another one, in the same process or not.
     EXPECT_EQ(RunLock::take(path(), holder_), nullptr);
     EXPECT_EQ(holder_.pid, ::getpid());
-    EXPECT_THAT(holder_.describe(), AllOf(HasSubstr(std::to_string(::getpid())),
-                                          HasSubstr(holder_.host), HasSubstr(holder_.started)));
+    EXPECT_THAT(holder_.describe(),
+                AllOf(Says(std::to_string(::getpid())), Says(holder_.host), Says(holder_.started)));
   }
   EXPECT_FALSE(fs::exists(path()));
   EXPECT_NE(RunLock::take(path(), holder_), nullptr);
@@ -305,7 +306,7 @@ TEST_F(OutputFolderTest, ReplacingEndsTheOneThatIsThere) {
   char letter = 0;
   ASSERT_EQ(::read(ready[0], &letter, 1), 1);
   OutputFolder folder(out(), {.replace = true}, *alone_);
-  EXPECT_THAT(folder.remarks(), ElementsAre(HasSubstr(std::to_string(child))));
+  EXPECT_THAT(folder.remarks(), ElementsAre(Says(std::to_string(child))));
   EXPECT_EQ(folder.move_earlier_aside(), dir_.file("out/old/run_1"));
   EXPECT_EQ(dir_.read("out/old/run_1/metrics.jsonl"), kMetrics);
   int status = 0;
@@ -319,7 +320,7 @@ TEST_F(OutputFolderTest, NobodyElsewhereIsReplaced) {
   dir_.write("out/run.lock",
              "host: far.away\npid: 12\nstarted: 2026-01-02 03:04:05\nboot_id: another\n");
   EXPECT_ERROR(OutputFolder(out(), {.replace = true}, *alone_), ValueError,
-               "--replace cannot end from here");
+               "--replace ... cannot end from here");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "parallel_core/parallel_state.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::sft_run_data_test {
@@ -263,7 +264,7 @@ TEST_F(ConversationsTest, FilesAreFoldersAndPatternsAndBadLinesAreLeftOut) {
   EXPECT_THAT(run.remarks, ::testing::Contains(::testing::HasSubstr(
                                "1 bad line is left out: " + dir_.file("e/b.jsonl") + ":2: ")));
   EXPECT_ERROR(open_data(config({"dataset_config.sft_data_path=[0.5, " + dir_.file("e") + "]"})),
-               ValueError, "a weight belongs to one file");
+               ValueError, "belongs to one file");
 }
 
 }  // namespace

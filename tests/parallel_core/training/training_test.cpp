@@ -9,7 +9,9 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/parallel_state.h"
+#include "tests/diagnosis/watched_train.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry {
@@ -98,7 +100,8 @@ class Train : public ::testing::Test {
     Samples samples(trainer.config);
     options.checkpoint.directory = dir_.file("checkpoint");
     options.checkpoint.keep_max = trainer.config.training_config.keep_checkpoint_max;
-    const TrainSummary summary = train(trainer.cell, samples, trainer.config, options);
+    const TrainSummary summary =
+        testing::watched_train(trainer.cell, samples, trainer.config, options);
     drawn_ = samples.drawn;
     weights_ = get_logical_state(*trainer.model);
     return summary;
@@ -172,13 +175,13 @@ TEST_F(Train, BeginsOnlyWhereACheckpointHasRoom) {
   Samples samples(trainer.config);
   TrainOptions options;
   options.checkpoint.directory = "/proc/run/checkpoint";
-  EXPECT_THAT([&] { train(trainer.cell, samples, trainer.config, options); },
+  EXPECT_THAT([&] { testing::watched_train(trainer.cell, samples, trainer.config, options); },
               ::testing::ThrowsMessage<ValueError>(::testing::AllOf(
                   ::testing::HasSubstr("a checkpoint takes about"),
                   ::testing::HasSubstr("0 B are free in /proc; there is no room for one"))));
   EXPECT_TRUE(samples.drawn.empty());
   Trainer unsaved({"training_config.training_iters=3", "training_config.save_last=False"});
-  EXPECT_EQ(train(unsaved.cell, samples, unsaved.config, options).steps, 3);
+  EXPECT_EQ(testing::watched_train(unsaved.cell, samples, unsaved.config, options).steps, 3);
 }
 
 TEST_F(Train, SavesAtTheEndUnlessToldNotTo) {
@@ -232,7 +235,7 @@ class Diverging : public Train {
     options.checkpoint.directory = dir_.file("checkpoint");
     options.checkpoint.keep_max = trainer.config.training_config.keep_checkpoint_max;
     try {
-      train(trainer.cell, source, trainer.config, options);
+      testing::watched_train(trainer.cell, source, trainer.config, options);
     } catch (const RuntimeError& error) {
       return error.what();
     }

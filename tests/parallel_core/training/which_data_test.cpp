@@ -10,6 +10,7 @@
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/parallel_state.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry {
@@ -31,7 +32,7 @@ TEST(WhichDataQuestions, AreReadOrRefused) {
   for (const char* wrong : {"", "0", "-1", "1-", "-", "a", "1-2-3", "5-4", "1.5", " 1", "0-3",
                             "99999999999999999999"}) {
     SCOPED_TRACE(wrong);
-    EXPECT_ERROR(parse_step_range(wrong), ValueError, "expected a step, such as 12, or steps");
+    EXPECT_ERROR(parse_step_range(wrong), ValueError, "a step, such as ... 12,");
   }
   EXPECT_EQ(parse_document_id("a/b:3"), (DocumentId{"a/b", 3}));
   EXPECT_EQ(parse_document_id("c:/d:0"), (DocumentId{"c:/d", 0}));
@@ -123,9 +124,8 @@ TEST_F(WhichDataTest, RowsAreThoseThatTheRanksDraw) {
       }
     }
   }
-  EXPECT_THAT(data.remarks(), ElementsAre(HasSubstr("has no record of its tokenizer"),
-                                          HasSubstr("so the files that its documents come from are "
-                                                    "not known")));
+  EXPECT_THAT(data.remarks(),
+              ElementsAre(Says("record of its tokenizer"), Says("come from are not known")));
 }
 
 TEST_F(WhichDataTest, DocumentsAreFoundInTheRowsThatNameThem) {
@@ -167,10 +167,8 @@ TEST_F(WhichDataTest, WhatIsAskedInVainIsExplained) {
   EXPECT_ERROR(rows_with(data, {"e", 0}), ValueError,
                "does not train on a data set e; there is " + dir_.file("d") + " (50 documents)");
   EXPECT_ERROR(rows_with(data, {dir_.file("d"), 50}), ValueError, "has documents 0 to 49, not 50");
-  EXPECT_ERROR(
-      WhichData(config({"parallel_config.tensor_model_parallel_size=2"}), 3), ValueError,
-      "a job of 3 ranks: the layout of parallel_config (tensor x pipeline x context) needs "
-      "2, or a multiple of it");
+  EXPECT_ERROR(WhichData(config({"parallel_config.tensor_model_parallel_size=2"}), 3), ValueError,
+               "3 ... parallel_config (tensor ... x pipeline x ... context) ... 2,");
   EXPECT_ERROR(WhichData(config({}), 0), ValueError, "a job of 0 ranks");
 }
 

@@ -8,6 +8,7 @@
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "tests/message_of.h"
+#include "tests/says.h"
 #include "text/chat/chat_template.h"
 
 namespace tapestry::chat {
@@ -40,7 +41,7 @@ TEST(ChatLanguage, IsWhatJinja2Renders) {
     EXPECT_THAT(message, HasSubstr("chat_template:"));
     if (snippet.contains("refused")) {
       ++refused;
-      EXPECT_THAT(message, HasSubstr(snippet["refused"].get<std::string>()));
+      EXPECT_THAT(message, Says(snippet["refused"].get<std::string>()));
     } else {
       ++errors;
     }
@@ -63,7 +64,7 @@ TEST(ChatLanguage, RefusesWithNameAndLineBeforeAnythingIsRendered) {
   EXPECT_THAT(refusal("{{ a is\n nothing }}"), HasSubstr(":2: test 'nothing' is not known here"));
   EXPECT_THAT(refusal("{{ a.\nencode('x') }}"), HasSubstr("method 'encode' is not known here"));
   EXPECT_THAT(refusal("{% for x in y %}\n{{ x }}"),
-              HasSubstr(":2: the template ends where 'endfor'"));
+              Says(":2: ... template ends where ... 'endfor'"));
   EXPECT_THAT(refusal("{{ a"), HasSubstr(":1: a tag without its end '}}'"));
   EXPECT_THAT(refusal("\n{{ a ? b }}"), HasSubstr(":2: unexpected character '?'"));
   EXPECT_THAT(refusal("\xff"), HasSubstr("is not UTF-8"));
@@ -75,11 +76,11 @@ TEST(ChatLanguage, SaysTheLineOfWhatFailsWhenItIsRendered) {
   };
   EXPECT_THAT(
       failure("{% for m in messages %}\n\n{{ m.a.b }}\n{% endfor %}", {{"messages", {{{"x", 1}}}}}),
-      HasSubstr("chat_template:3: 'dict object' has no attribute 'a'"));
+      Says("chat_template:3: 'dict object' ... has no attribute ... 'a'"));
   EXPECT_THAT(failure("\n{{ raise_exception('roles\n differ') }}", Json::object()),
               HasSubstr("chat_template:2: roles\n differ"));
   EXPECT_THAT(failure("{% macro m(x) %}\n{{ x + 1 }}{% endmacro %}\n{{ m('a') }}", Json::object()),
-              HasSubstr("chat_template:2: unsupported operands for +: 'str' and 'int'"));
+              Says("chat_template:2: ... operands for + ... 'str' ... 'int'"));
 }
 
 // ---- Bounds.
@@ -143,7 +144,6 @@ TEST(ChatLanguage, StepsCountWorkNotCalls) {
                            "a | upper | length",
                            "a | lower | length",
                            "a.capitalize()",
-                           "a.swapcase()",
                            "a.splitlines()",
                            "(e ~ 'z').splitlines()",
                            "a.split('b')",
@@ -154,16 +154,13 @@ TEST(ChatLanguage, StepsCountWorkNotCalls) {
                            "a.replace('a', '')",
                            "a | replace('a', 'b')",
                            "a.partition(b)",
-                           "a.rpartition(b)",
                            "a.startswith(a)",
                            "a.endswith(a)",
                            "a.removeprefix(a)",
-                           "a.isalpha()",
-                           "a.isspace()",
+                           "a.isdigit()",
                            "a is lower",
                            "a | int",
                            "a | float",
-                           "a | wordcount",
                            "a | indent",
                            "a[::-1] | length",
                            "e[5]",
@@ -174,11 +171,6 @@ TEST(ChatLanguage, StepsCountWorkNotCalls) {
                            "a | reverse | length",
                            "a | tojson",
                            "[a] | string | length",
-                           "'%.1s' % a",
-                           "'{:.1s}'.format(a)",
-                           "a % 1",
-                           "a.format()",
-                           "a.center(3, a)",
                            "a == b",
                            "a < a ~ 'b'",
                            "keys[a] is defined",
@@ -191,7 +183,6 @@ TEST(ChatLanguage, StepsCountWorkNotCalls) {
                            "a ~ b",
                            "a + b",
                            "[a, b] | sort | length",
-                           "[a, b] | min",
                            "[a] | map(attribute=a) | list",
                            "[a, b] | unique | list | length",
                            "'b' * 1200000"}) {

@@ -11,10 +11,11 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/default_text.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 #include "text/sources/text_source.h"
-#include "text/tokenizers/heartbeat.h"
 #include "text/util/file.h"
+#include "text/util/heartbeat.h"
 
 namespace tapestry::data {
 namespace text_files_test {

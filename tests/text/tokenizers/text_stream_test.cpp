@@ -3,9 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "autograd/tensor/error.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
-#include "text/tokenizers/character_tokenizer.h"
-#include "text/tokenizers/sentencepiece_tokenizer.h"
+#include "text/tokenizers/kinds/character_tokenizer.h"
+#include "text/tokenizers/kinds/sentencepiece_tokenizer.h"
 #include "text/util/utf8.h"
 
 namespace tapestry::data {

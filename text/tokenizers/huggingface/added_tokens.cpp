@@ -21,13 +21,6 @@ bool is_word(uint32_t p) {
          (p >= 0x1F170 && p <= 0x1F189);
 }
 
-size_t before(std::string_view text, size_t at) {
-  do {
-    --at;
-  } while ((static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80);
-  return at;
-}
-
 }  // namespace
 }  // namespace added_tokens
 
@@ -180,15 +173,13 @@ void AddedTokens::split(const Slice& text, bool normalized, AddedTokenSink& sink
       at = end;
       const AddedToken& token = tokens_[static_cast<size_t>(found)];
       if (token.single_word &&
-          ((begin > 0 &&
-            added_tokens::is_word(code_point_at(all, added_tokens::before(all, begin)))) ||
+          ((begin > 0 && added_tokens::is_word(code_point_at(all, character_before(all, begin)))) ||
            (end < all.size() && added_tokens::is_word(code_point_at(all, end))))) {
         continue;
       }
       if (token.lstrip) {
-        while (begin > done &&
-               is_white_space(code_point_at(all, added_tokens::before(all, begin)))) {
-          begin = added_tokens::before(all, begin);
+        while (begin > done && is_white_space(code_point_at(all, character_before(all, begin)))) {
+          begin = character_before(all, begin);
           ++steps;
         }
         // Not what the token before has taken.

@@ -6,12 +6,6 @@
 
 namespace tapestry::data::huggingface {
 
-namespace {
-
-bool continues_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80; }
-
-}  // namespace
-
 TextSpan Slice::place_of(size_t begin, size_t end) const {
   if (begin >= end) {
     const int64_t at = places != nullptr && begin > 0 ? places[begin - 1].end
@@ -102,44 +96,6 @@ void Rewrite::insert_before(std::string_view what) {
 void Rewrite::finish() {
   text_.text_ = std::move(out_);
   text_.places_ = std::move(places_);
-}
-
-uint32_t code_point_at(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) {
-    return static_cast<uint32_t>(static_cast<uint8_t>(text[at + i]));
-  };
-  switch (character_length(text, at)) {
-    case 1:
-      return byte(0);
-    case 2:
-      return (byte(0) & 0x1FU) << 6U | (byte(1) & 0x3FU);
-    case 3:
-      return (byte(0) & 0xFU) << 12U | (byte(1) & 0x3FU) << 6U | (byte(2) & 0x3FU);
-    default:
-      return (byte(0) & 7U) << 18U | (byte(1) & 0x3FU) << 12U | (byte(2) & 0x3FU) << 6U |
-             (byte(3) & 0x3FU);
-  }
-}
-
-void append_utf8(std::string& text, uint32_t code_point) {
-  const auto tail = [&](unsigned shift) {
-    text.push_back(static_cast<char>(0x80U | (code_point >> shift & 0x3FU)));
-  };
-  if (code_point < 0x80) {
-    text.push_back(static_cast<char>(code_point));
-  } else if (code_point < 0x800) {
-    text.push_back(static_cast<char>(0xC0U | code_point >> 6U));
-    tail(0);
-  } else if (code_point < 0x10000) {
-    text.push_back(static_cast<char>(0xE0U | code_point >> 12U));
-    tail(6);
-    tail(0);
-  } else {
-    text.push_back(static_cast<char>(0xF0U | code_point >> 18U));
-    tail(12);
-    tail(6);
-    tail(0);
-  }
 }
 
 }  // namespace tapestry::data::huggingface

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "text/tokenizers/tokenizer.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::data::huggingface {
 
@@ -94,16 +95,5 @@ class Rewrite {
   std::string out_;
   std::vector<TextSpan> places_;
 };
-
-/// Bytes of the character that begins at `at` of valid UTF-8.
-inline size_t character_length(std::string_view text, size_t at) {
-  const auto lead = static_cast<unsigned char>(text[at]);
-  return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-}
-
-/// The code point that begins at `at` of valid UTF-8.
-uint32_t code_point_at(std::string_view text, size_t at);
-
-void append_utf8(std::string& text, uint32_t code_point);
 
 }  // namespace tapestry::data::huggingface

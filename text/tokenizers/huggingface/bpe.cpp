@@ -157,11 +157,7 @@ void Bpe::learn_neighbours() {
 }
 
 bool Bpe::cuts_before(std::string_view piece, size_t at) const {
-  size_t before = at - 1;
-  while ((static_cast<unsigned char>(piece[before]) & 0xC0U) == 0x80) {
-    --before;
-  }
-  const uint32_t first = code_point_at(piece, before);
+  const uint32_t first = code_point_at(piece, character_before(piece, at));
   const uint32_t second = code_point_at(piece, at);
   return first < 0x80 && second < 0x80 ? !ascii_neighbours_[first][second]
                                        : !neighbours_.contains(bpe::pair_key(first, second));

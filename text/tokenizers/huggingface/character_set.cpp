@@ -9,7 +9,8 @@
 #include "autograd/tensor/error.h"
 #include "text/tokenizers/huggingface/aligned_text.h"
 #include "text/tokenizers/huggingface/unicode_newer.h"
-#include "text/util/pcre2_code.h"
+#include "text/util/regular_expression.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::data::huggingface {
 namespace character_sets {
@@ -233,13 +234,9 @@ CharacterSet CharacterSet::intersection(const CharacterSet& other) const {
 }
 
 CharacterSet CharacterSet::with_cases() const {
-  const Pcre2Code code(expression(), Pcre2Code::Use::kNames);
+  const RegularExpression members(expression());
   CharacterSet set = *this;
-  const auto has = [&](uint32_t c) {
-    std::string text;
-    append_utf8(text, c);
-    return !code.match(text, Pcre2Code::Where::kWhole).empty();
-  };
+  const auto has = [&](uint32_t c) { return members.matches(utf8(c)); };
   const auto add = [&](uint32_t c) {
     char item[16];
     std::snprintf(item, sizeof(item), "\\x{%X}", c);

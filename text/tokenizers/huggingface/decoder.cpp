@@ -46,16 +46,19 @@ class Joined final : public DecoderRun {
   std::string all_;
 };
 
+std::unique_ptr<DecoderRun> joined_if(bool fused, std::unique_ptr<DecoderRun> run) {
+  if (fused) {
+    run = std::make_unique<Joined>(std::move(run));
+  }
+  return run;
+}
+
 // A step whose run is `Run(step, next)`; parts of one token are joined before it.
 template <class Step, class Run>
 class WholeTokens : public DecoderStep {
  public:
   std::unique_ptr<DecoderRun> start(bool fused, DecoderRun& next) const override {
-    auto run = std::make_unique<Run>(static_cast<const Step&>(*this), next);
-    if (!fused) {
-      return run;
-    }
-    return std::make_unique<Joined>(std::move(run));
+    return joined_if(fused, std::make_unique<Run>(static_cast<const Step&>(*this), next));
   }
 };
 
@@ -63,11 +66,7 @@ class ByteLevel final : public DecoderStep {
  public:
   bool fuses() const override { return true; }
   std::unique_ptr<DecoderRun> start(bool fused, DecoderRun& next) const override {
-    auto run = std::make_unique<Run>(next);
-    if (!fused) {
-      return run;
-    }
-    return std::make_unique<Joined>(std::move(run));
+    return joined_if(fused, std::make_unique<Run>(next));
   }
 
  private:
@@ -117,11 +116,7 @@ class Fuse final : public DecoderStep {
 class ByteFallback final : public DecoderStep {
  public:
   std::unique_ptr<DecoderRun> start(bool fused, DecoderRun& next) const override {
-    auto run = std::make_unique<Run>(next);
-    if (!fused) {
-      return run;
-    }
-    return std::make_unique<Joined>(std::move(run));
+    return joined_if(fused, std::make_unique<Run>(next));
   }
 
  private:
@@ -344,7 +339,7 @@ class WordPiece final : public WholeTokens<WordPiece, WordPieceRun> {
       if (token.starts_with(prefix_)) {
         token.erase(0, prefix_.size());
       } else {
-        token.insert(0, " ");
+        token.insert(token.begin(), ' ');
       }
     }
     if (cleanup_) {

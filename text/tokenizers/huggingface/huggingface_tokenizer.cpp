@@ -39,8 +39,8 @@ Margins margins_of(std::string_view token) {
   constexpr uint32_t kSpaceCharacter = 0x120;
   Margins margins;
   bool at_start = true;
-  for (size_t at = 0; at < token.size(); at += hf::character_length(token, at)) {
-    const uint32_t point = hf::code_point_at(token, at);
+  for (size_t at = 0; at < token.size(); at += character_length(token, at)) {
+    const uint32_t point = code_point_at(token, at);
     if (point == kSpaceCharacter || hf::is_white_space(point)) {
       margins.leading += at_start ? 1 : 0;
       ++margins.trailing;
@@ -53,7 +53,7 @@ Margins margins_of(std::string_view token) {
 }
 
 bool is_inside_character(std::string_view text, int64_t at) {
-  return (static_cast<unsigned char>(text[static_cast<size_t>(at)]) & 0xC0U) == 0x80;
+  return continues_character(text[static_cast<size_t>(at)]);
 }
 
 // Takes white space from the place of a token; source: Rust library, pre_tokenizers/byte_level.

@@ -11,12 +11,7 @@ Pattern Pattern::regex(std::string_view expression) {
   check<ValueError>(expression.size() <= kLongest, "a pattern of ", expression.size(),
                     " bytes, expected at most ", kLongest);
   Pattern pattern;
-  pattern.source_ = expression;
-  try {
-    pattern.code_.emplace(pcre2_pattern(expression), Pcre2Code::Use::kTexts);
-  } catch (const ValueError& error) {
-    throw ValueError(concat("the pattern '", expression, "' cannot be used: ", error.what()));
-  }
+  pattern.expression_ = RegularExpression::for_texts(std::string(expression), pcre2_pattern);
   return pattern;
 }
 
@@ -31,8 +26,8 @@ Pattern Pattern::literal(std::string_view text) {
 
 Pattern::Finder::Finder(const Pattern& pattern, std::string_view text)
     : pattern_(pattern), text_(text) {
-  if (pattern.code_) {
-    search_.emplace(*pattern.code_, text);
+  if (pattern.expression_) {
+    search_.emplace(*pattern.expression_, text);
   }
 }
 
@@ -42,12 +37,7 @@ bool Pattern::Finder::find(Match& match) {
     match = {at, at + pattern_.literal_.size()};
     return at != std::string_view::npos;
   }
-  try {
-    return search_->find(from_, match);
-  } catch (const ValueError& error) {
-    throw ValueError(
-        concat("the pattern '", pattern_.source_, "' cannot be matched: ", error.what()));
-  }
+  return search_->find(from_, match);
 }
 
 bool Pattern::Finder::next(Match& match) {

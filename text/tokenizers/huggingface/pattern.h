@@ -1,4 +1,4 @@
-// What splits and replaces: a text, or a regular expression by PCRE2 with its JIT.
+// What splits and replaces: a text, or a regular expression.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "text/util/pcre2_code.h"
+#include "text/util/regular_expression.h"
 
 namespace tapestry::data::huggingface {
 
@@ -19,7 +19,7 @@ class Pattern {
   /// The text itself; an empty one is found before each character.
   static Pattern literal(std::string_view text);
 
-  using Match = Pcre2Code::Range;
+  using Match = RegularExpression::Range;
   /// Finds one match after the other; an empty one directly behind another match is none.
   class Finder {
    public:
@@ -32,7 +32,7 @@ class Pattern {
 
     const Pattern& pattern_;
     std::string_view text_;
-    std::optional<Pcre2Code::Search> search_;
+    std::optional<RegularExpression::Search> search_;
     size_t from_ = 0;
     size_t last_end_ = static_cast<size_t>(-1);
   };
@@ -44,8 +44,7 @@ class Pattern {
   Pattern() = default;
 
   std::string literal_;
-  std::string source_;             // of an expression
-  std::optional<Pcre2Code> code_;  // none for a literal
+  std::optional<RegularExpression> expression_;  // none for a literal
 };
 
 }  // namespace tapestry::data::huggingface

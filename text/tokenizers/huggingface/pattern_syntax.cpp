@@ -6,6 +6,7 @@
 
 #include "autograd/tensor/error.h"
 #include "text/tokenizers/huggingface/character_set.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::data::huggingface {
 namespace {
@@ -78,7 +79,7 @@ class PatternTranslator {
     std::string text;
     do {
       text += in_[at_++];
-    } while (at_ < in_.size() && (static_cast<unsigned char>(in_[at_]) & 0xC0U) == 0x80);
+    } while (at_ < in_.size() && continues_character(in_[at_]));
     return text;
   }
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "autograd/tensor/error.h"
+#include "interop/architectures/hf_names.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
-#include "parallel_core/hf_names.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/transformer/moe/mixture_testing.h"

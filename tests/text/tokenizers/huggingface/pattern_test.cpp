@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "autograd/tensor/error.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 #include "text/tokenizers/huggingface/aligned_text.h"
 

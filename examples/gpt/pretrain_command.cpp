@@ -1,0 +1,283 @@
+#include "examples/gpt/pretrain_command.h"
+
+#include <tapestry_version.h>
+
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <sstream>
+#include <utility>
+
+#include "autograd/kernels/gemm/gemm.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/tensor/error.h"
+#include "examples/gpt/command_line.h"
+#include "examples/gpt/data_commands.h"
+#include "examples/gpt/pretrain_options.h"
+#include "parallel_core/config/read/unknown_names.h"
+#include "parallel_core/config/yaml/value.h"
+#include "parallel_core/dist_checkpointing/adapter_folder.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/training/dry_run.h"
+#include "parallel_core/training/evaluate_checkpoint.h"
+#include "parallel_core/training/files/resumed_run.h"
+#include "parallel_core/training/program.h"
+
+namespace tapestry::examples {
+
+namespace {
+
+namespace po = boost::program_options;
+
+std::string version_text() {
+  return std::string("pretrain_gpt ") + kVersion + "\nbuild: " + kBuildType + ", " + kCompiler +
+         "\nCPU level: " + std::string(name_of(cpu_level())) +
+         "\nBLAS: " + std::string(kernels::blas_flavour()) + "\nMPI: " + mpi_library_version() +
+         "\n";
+}
+
+// Reads the file with further overrides.
+ConfigLoader loader_of(const std::string& config_path, const LoadOptions& load) {
+  return [config_path, load](const std::vector<std::string>& more) {
+    LoadOptions all = load;
+    all.overrides.insert(all.overrides.end(), more.begin(), more.end());
+    return init_configs_from_yaml(config_path, all);
+  };
+}
+
+// A run's own config.yaml goes on where it lies, not where the run has been before it was moved.
+AllConfig load_config(const std::string& path, const LoadOptions& load) {
+  AllConfig config = init_configs_from_yaml(path, load);
+  std::vector<std::string> moved = overrides_of_moved_run(path, config);
+  if (moved.empty()) {
+    return config;
+  }
+  const std::string old = config.training_config.output_dir;
+  LoadOptions all = load;
+  moved.insert(moved.end(), load.overrides.begin(), load.overrides.end());
+  all.overrides = std::move(moved);
+  config = init_configs_from_yaml(path, all);
+  config.notes.push_back(concat(path, ": the run that it belongs to was moved here from ", old,
+                                " and goes on in ", config.training_config.output_dir,
+                                "; to go on elsewhere give --set training_config.output_dir=DIR"));
+  return config;
+}
+
+// What to type to go on with a run.
+std::string go_on_text(const std::string& output_dir, const Distributed& job) {
+  std::string quoted = output_dir;
+  if (output_dir.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                   "0123456789_-+=.,:/@%") != std::string::npos) {
+    quoted = "'";
+    for (const char c : output_dir) {
+      quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    }
+    quoted += "'";
+  }
+  const int ranks = job.world()->size();
+  return concat(ranks > 1 ? concat("RANKS=", ranks, " pretrain_gpt.sh") : "pretrain_gpt",
+                " --resume ", quoted);
+}
+
+void say_dry_run(const AllConfig& config,
+                 const Distributed& job,
+                 bool verbose,
+                 const PretrainModes& modes) {
+  std::ostringstream text;
+  try {
+    dry_run(config,
+            {.world = job.world(),
+             .ranks_on_host = job.ranks_on_host(),
+             .verbose = verbose,
+             .parts = modes.parts()},
+            text);
+  } catch (const Error&) {  // what stands in the way is said after all else
+    print_wrapped(text.str());
+    throw;
+  }
+  print_wrapped(text.str());
+}
+
+int evaluate(const po::variables_map& arguments, const LoadOptions& load, const Distributed& job) {
+  const std::string checkpoint = resolve_checkpoint(arguments["evaluate"].as<std::string>());
+  const std::string saved = checkpoint + "/config.yaml";
+  const bool has_path = arguments.count("config_path") != 0;
+  check<IoError>(has_path || std::filesystem::exists(saved), saved,
+                 ": is missing, so --evaluate does not know the model; name its configuration with "
+                 "--config_path");
+  LoadOptions from = load;
+  if (!has_path) {  // before what is given on the command line
+    const std::vector<std::string> base = base_overrides(checkpoint);
+    from.overrides.insert(from.overrides.begin(), base.begin(), base.end());
+  }
+  const AllConfig config =
+      init_configs_from_yaml(has_path ? arguments["config_path"].as<std::string>() : saved, from);
+  evaluate_checkpoint(config, checkpoint, job.world());
+  return kFinished;
+}
+
+po::variables_map parsed(const std::vector<std::string>& words) {
+  po::options_description all("All");
+  all.add(pretrain_options()).add(accuracy_options());
+  po::variables_map arguments = parse_command_line(words, all, config::word_hint);
+  po::notify(arguments);
+  return arguments;
+}
+
+// The file, and what goes before it.
+struct AskedConfig {
+  std::string path;
+  LoadOptions load;
+};
+
+AskedConfig asked_config(const po::variables_map& arguments) {
+  AskedConfig asked;
+  if (arguments.count("config_path") != 0) {
+    asked.path = arguments["config_path"].as<std::string>();
+  }
+  asked.load.model_type = arguments["model_type"].as<std::string>();
+  if (arguments.count("set") != 0) {
+    asked.load.overrides = arguments["set"].as<std::vector<std::string>>();
+  }
+  if (arguments.count("from_hf") != 0) {
+    asked.load.overrides.push_back("model_config.from_hf=" +
+                                   config::path_text(arguments["from_hf"].as<std::string>()));
+  }
+  return asked;
+}
+
+// Of --resume: the configuration of the run that goes on.
+void add_resumed(const po::variables_map& arguments, AskedConfig& asked) {
+  if (arguments.count("resume") == 0) {
+    return;
+  }
+  const ResumedRun resumed =
+      resumed_run(arguments["resume"].as<std::string>(), asked.load.model_type);
+  asked.path = resumed.config_path;
+  asked.load.overrides.insert(asked.load.overrides.begin(), resumed.overrides.begin(),
+                              resumed.overrides.end());
+}
+
+}  // namespace
+
+int PretrainModes::train(const Arguments& /*arguments*/,
+                         const AllConfig& config,
+                         PretrainOptions options,
+                         const Distributed& /*job*/) {
+  pretrain(config, options);
+  return kFinished;
+}
+
+int run_pretrain(const std::vector<std::string>& given,
+                 const Distributed& job,
+                 PretrainModes& modes) {
+  const bool first = job.world()->rank() == 0;
+  std::vector<std::string> words = given;
+  if (const std::optional<std::string> topic = take_help(words)) {
+    const std::string text = pretrain_help(*topic);
+    if (first) {
+      print_result(text);
+    }
+    return kFinished;
+  }
+  const po::variables_map arguments = parsed(words);
+  if (arguments.count("version") != 0) {
+    if (first) {
+      print_wrapped(version_text());
+    }
+    return kFinished;
+  }
+  asks_for_view(arguments);  // refuses what belongs to a view that is not there
+  if (const std::optional<int> code = modes.answer(arguments, job)) {
+    return *code;
+  }
+  const bool evaluates = arguments.count("evaluate") != 0;
+  const bool resumes = arguments.count("resume") != 0;
+  check<ValueError>(
+      arguments.count("config_path") != 0 || evaluates || resumes,
+      "--config_path FILE is needed; the tiny preset is examples/gpt/pretrain_gpt_tiny.yaml");
+  for (const char* other : {"config_path", "overwrite", "evaluate", "from_hf"}) {
+    check<ValueError>(!resumes || arguments.count(other) == 0,
+                      "--resume goes on with the run in a folder, by its "
+                      "own configuration; leave out --",
+                      other);
+  }
+  check<ValueError>(arguments.count("verbose") == 0 || arguments.count("dry_run") != 0,
+                    "--verbose says more of a --dry_run; without one it has no effect");
+  const bool is_about_data = asks_for_data(arguments);
+  for (const char* mode : {"evaluate", "verify_layout", "dry_run", "plot_schedule", "find_fault",
+                           "which_data", "which_steps"}) {
+    if (arguments.count(mode) != 0) {
+      check_trains(arguments, mode);
+    }
+  }
+  AskedConfig asked = asked_config(arguments);
+  if (evaluates) {
+    for (const char* other :
+         {"dry_run", "verify_layout", "overwrite", "replace", "plot_schedule"}) {
+      check<ValueError>(arguments.count(other) == 0, "--evaluate and --", other,
+                        " exclude each other");
+    }
+    return evaluate(arguments, asked.load, job);
+  }
+  for (const char* other : {"dry_run", "verify_layout"}) {
+    check<ValueError>(arguments.count("plot_schedule") == 0 || arguments.count(other) == 0,
+                      "--plot_schedule and --", other, " exclude each other");
+  }
+  add_resumed(arguments, asked);
+  if (const std::optional<int> code =
+          modes.answer_file(arguments, loader_of(asked.path, asked.load), job)) {
+    return *code;
+  }
+  for (std::string& override : modes.overrides(arguments)) {
+    asked.load.overrides.push_back(std::move(override));
+  }
+  const AllConfig config = load_config(asked.path, asked.load);
+  if (is_about_data) {
+    print_data(arguments, config, *job.world());
+    return kFinished;
+  }
+  if (const std::optional<int> code = modes.answer_config(arguments, config, job)) {
+    return *code;
+  }
+  if (arguments.count("dry_run") != 0) {
+    say_dry_run(config, job, arguments.count("verbose") != 0, modes);
+    return kFinished;
+  }
+  PretrainOptions training = {.run_cmd = arguments["run_cmd"].as<std::string>(),
+                              .stop_requested = stop_on_signals(),
+                              .go_on = go_on_text(config.training_config.output_dir, job),
+                              .overwrite = arguments.count("overwrite") != 0,
+                              .replace = arguments.count("replace") != 0,
+                              .world = job.world(),
+                              .ranks_on_host = job.ranks_on_host(),
+                              .rank_on_host = job.rank_on_host(),
+                              .progress_text = job.progress_text(),
+                              .parts = modes.parts()};
+  return modes.train(arguments, config, std::move(training), job);
+}
+
+std::optional<std::string> beyond(std::vector<std::string> words,
+                                  const std::vector<RunPartFactory>& parts) {
+  try {
+    if (take_help(words)) {
+      return std::nullopt;
+    }
+    const po::variables_map arguments = parsed(words);
+    if (const std::optional<std::string> option = diagnosis_option(arguments)) {
+      return option;
+    }
+    const bool has_run = arguments.count("config_path") != 0 || arguments.count("resume") != 0;
+    if (!has_run || arguments.count("version") != 0 || arguments.count("evaluate") != 0) {
+      return std::nullopt;
+    }
+    AskedConfig asked = asked_config(arguments);
+    add_resumed(arguments, asked);
+    const std::vector<std::unique_ptr<RunPart>> made = make_parts(parts);
+    return missing_part(load_config(asked.path, asked.load), pointers_to(made));
+  } catch (const std::exception&) {  // whoever runs says what is wrong
+    return std::nullopt;
+  }
+}
+
+}  // namespace tapestry::examples

@@ -1,0 +1,97 @@
+// What a family of models is to other programs: its config.json, the names of its tensors, its GGUF
+// form. Each family is one file here, and one line of registry.cpp; everything else is generic.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "interop/architectures/hf_fields.h"
+#include "parallel_core/config/config.h"
+#include "parallel_core/config/read/model_folder.h"
+
+namespace tapestry::architectures {
+
+/// A beginning of a logical name, with its dot, and what stands there in a file.
+struct NamePair {
+  std::string_view logical;
+  std::string_view file;
+};
+
+/// Names of tensors in safetensors, and how matrices lie there. Logical tensors of a layer that
+/// have the same name in the file are parts of one matrix: equally many rows of each, in the order
+/// of the table.
+struct TensorNames {
+  /// "model.": the attribute that holds all but the output layer. A model that was saved without
+  /// its output layer has the names without it.
+  std::string_view part;
+  std::string_view layers;            ///< "layers.", behind `part`
+  std::vector<NamePair> top;          ///< behind `part`
+  std::vector<NamePair> layer;        ///< behind "layers.I."
+  std::string_view experts = {};      ///< "mlp.experts.", behind "layers.I."; "E." follows
+  std::vector<NamePair> expert = {};  ///< behind that
+  bool transposed = false;            ///< matrices of layers are [in, out]
+  std::vector<std::string_view> constants = {};  ///< ends of names that are no weights
+};
+
+/// Why a family cannot be what a configuration says.
+struct Objection {
+  std::string key;     ///< "model_config.hidden_act"
+  std::string value;   ///< as YAML
+  std::string advice;  ///< "use swiglu"
+  bool operator==(const Objection&) const = default;
+};
+
+/// One statement on the models of a family.
+class Rule {
+ public:
+  Rule() = default;
+  Rule(const Rule&) = delete;
+  Rule& operator=(const Rule&) = delete;
+  virtual ~Rule() = default;
+  /// Reads its members of a config.json into settings, or notes what is wrong with them.
+  virtual void read(hf::Fields& /*file*/) const {}
+  /// Writes them, in the older of two spellings, which all versions of transformers read.
+  virtual void write(const AllConfig& /*config*/, hf::Json& /*json*/) const {}
+  /// What of the configuration a model of the family cannot have.
+  virtual void object(const AllConfig& /*config*/, std::vector<Objection>& /*out*/) const {}
+};
+using Rules = std::vector<std::shared_ptr<const Rule>>;
+
+/// A key of a GGUF file, behind "ARCHITECTURE.", and the key of model_config that it is.
+struct GgufKey {
+  std::string_view key;
+  std::string_view ours;
+};
+
+/// What llama.cpp calls a family's models. Tensors that are not in a model are passed over; logical
+/// ones that have the same name are joined.
+struct GgufTables {
+  std::string_view architecture;
+  std::vector<NamePair> top;
+  std::vector<NamePair> layer;  ///< behind "layers.I." and "blk.I."
+  /// Integers as 32 bits, numbers as float32.
+  std::vector<GgufKey> keys;
+  /// Rows of q and k are permuted, as llama.cpp turns channels (2j, 2j + 1) of this architecture.
+  bool paired = false;
+  /// What it can say although config.json cannot: keys whose objections do not count.
+  std::vector<std::string_view> also = {};
+  /// What it cannot say although config.json can.
+  Rules limits = {};
+};
+
+struct Architecture {
+  std::string_view model_type;
+  std::string_view title;  ///< for readers: "Llama 1 to 3"
+  /// Values of `architectures`; the first is written, the others are read as well.
+  std::vector<std::string_view> classes;
+  TokenIds token_ids = {};  ///< where config.json leaves them out
+  bool tied = false;        ///< tie_word_embeddings where it is left out
+  Rules rules;
+  const TensorNames* names = nullptr;
+  std::optional<GgufTables> gguf = {};
+};
+
+}  // namespace tapestry::architectures

@@ -1,0 +1,112 @@
+// Where a logical tensor lies in a file: name and orientation of weights on disk.
+//
+// In safetensors a model of a known family carries exactly the family's names, fused matrices and
+// orientation; any other the logical names.
+// MindSpore's files have the names and the fused matrices of the in-memory modules, which are those
+// of MindFormers' parallel_core on one rank; experts have their logical names there. Source: the
+// layouts that the transformers library and MindFormers write.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "autograd/tensor/shape.h"
+#include "parallel_core/config/config.h"
+
+namespace tapestry {
+
+namespace architectures {
+struct TensorNames;
+}
+
+/// The rules by which a file's names are made.
+class NameScheme {
+ public:
+  static const NameScheme kLogical;
+  /// "language_model.encoder.layers.0.attention.qkv_proj.weight"
+  static const NameScheme kModules;
+  /// Of MindFormers' static graphs: "model.layers.0.attention.wq.weight".
+  static const NameScheme kMindFormersLlama;
+
+  constexpr NameScheme() = default;
+  /// Of a family's files; `bare`: of a model without its output layer, whose names lack the part
+  /// that all others are of ("model.").
+  explicit constexpr NameScheme(const architectures::TensorNames* table, bool bare = false)
+      : table_(table), bare_(bare) {}
+
+  /// nullptr for what is no family's.
+  const architectures::TensorNames* table() const { return table_; }
+  bool bare() const { return bare_; }
+  /// Matrices of layers are [in, out].
+  bool transposed() const;
+  /// What names have before those of a bare file: "model."; empty where there is nothing.
+  std::string_view part() const;
+
+  bool operator==(const NameScheme&) const = default;
+
+ private:
+  enum class Kind : uint8_t { kLogical, kModules, kMindFormersLlama };
+  explicit constexpr NameScheme(Kind kind) : kind_(kind) {}
+
+  const architectures::TensorNames* table_ = nullptr;
+  bool bare_ = false;
+  Kind kind_ = Kind::kLogical;
+};
+
+inline constexpr NameScheme NameScheme::kLogical{Kind::kLogical};
+inline constexpr NameScheme NameScheme::kModules{Kind::kModules};
+inline constexpr NameScheme NameScheme::kMindFormersLlama{Kind::kMindFormersLlama};
+
+/// A scheme, and what of a model its fused matrices depend on.
+struct FileNames {
+  FileNames() = default;
+  /// Not for kModules.
+  FileNames(NameScheme of) : scheme(of) {}  // NOLINT(google-explicit-constructor)
+  FileNames(NameScheme of, const TransformerConfig& config);
+
+  NameScheme scheme = NameScheme::kLogical;
+  int64_t heads_per_group = 1;
+  int64_t head_size = 1;
+  bool gated = false;       ///< the MLP has w_gate
+  bool layer_norm = false;  ///< with gamma and beta
+};
+
+/// The place of a whole logical tensor in a tensor of a file. Along the logical tensor's axis 0 it
+/// begins at `first`, and if there are blocks, each `block` rows of it lie together, every
+/// `block_stride` rows of the file's; transposed: the file has the logical tensor's axes 0 and 1
+/// the other way round, and no blocks.
+struct FilePlace {
+  std::string name;
+  Shape shape;  ///< of the file's tensor
+  bool transposed = false;
+  int64_t first = 0;
+  int64_t block = 0;  ///< 0: all rows are one
+  int64_t block_stride = 0;
+
+  /// Where row `row` of the logical tensor is in the file's.
+  int64_t row(int64_t row) const {
+    return block == 0 ? first + row : first + row / block * block_stride + row % block;
+  }
+};
+
+/// The scheme in which a model of this configuration is written (file_model_type).
+NameScheme name_scheme(const TransformerConfig& config);
+/// That of a family's files. ValueError for a type that is not known.
+NameScheme name_scheme_of(std::string_view model_type);
+/// The scheme that the names of a file follow; logical unless some of them are another's.
+NameScheme name_scheme(const std::set<std::string>& names);
+
+/// ValueError that names the first tensor that holds the same matrix of all experts of a layer, as
+/// some writers store them, and what helps: such files are not read. `source` is the file's name.
+void check_experts_are_apart(const std::set<std::string>& names, const std::string& source);
+
+/// A tensor that the scheme does not know has its logical name.
+FilePlace file_place(const FileNames& names, const std::string& logical, const Shape& shape);
+
+/// True for what files of the scheme may hold beside weights: masks and frequencies of old ones,
+/// optimizer states and counters of MindSpore's.
+bool is_constant(NameScheme scheme, const std::string& name);
+
+}  // namespace tapestry

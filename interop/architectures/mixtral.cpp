@@ -1,0 +1,67 @@
+// Mixtral. Sources: MixtralConfig and its model in transformers. It is not written as GGUF.
+#include "autograd/tensor/error.h"
+#include "interop/architectures/common_tables.h"
+#include "interop/architectures/rules.h"
+
+namespace tapestry::architectures {
+
+Architecture mixtral();
+
+namespace {
+
+class Jitter final : public Rule {
+ public:
+  void read(hf::Fields& file) const override {
+    const hf::Found<double> jitter = file.number("router_jitter_noise", 0.0);
+    if (jitter.value < 0 || jitter.value >= 1) {
+      file.finding("router_jitter_noise", concat("expected a number in [0, 1), got ", jitter.text));
+    }
+    file.set_moe("moe_input_jitter_eps", jitter.value > 0 ? Value(jitter.value) : Value(),
+                 "router_jitter_noise", jitter.text, jitter.written);
+  }
+  void write(const AllConfig& config, hf::Json& json) const override {
+    json["router_jitter_noise"] = config.moe_config.moe_input_jitter_eps.value_or(0.0);
+  }
+};
+
+// No layer has a dense MLP, so its width is nothing that the weights could contradict.
+class NoDenseWidth final : public Rule {
+ public:
+  void read(hf::Fields& file) const override {
+    for (HfSetting& setting : file.out.settings) {
+      setting.compared = setting.compared && setting.key != "ffn_hidden_size";
+    }
+  }
+};
+
+}  // namespace
+
+Architecture mixtral() {
+  static const TensorNames kNames =
+      llama_names_with({{"moe.router.", "block_sparse_moe.gate."}}, "block_sparse_moe.experts.",
+                       {{"w_gate.", "w1."}, {"w_up.", "w3."}, {"w_down.", "w2."}});
+  constexpr int64_t kWidth = 14336;
+  return {
+      .model_type = "mixtral",
+      .title = "Mixtral",
+      .classes = {"MixtralForCausalLM", "MixtralModel"},
+      .token_ids = {.bos = 1, .eos = {2}, .pad = {}},
+      .rules = joined(
+          size("vocab_size", "vocab_size", 32000), size("hidden_size", "hidden_size", 4096),
+          size("intermediate_size", "ffn_hidden_size", kWidth),
+          size("num_hidden_layers", "num_layers", 32), heads({.heads = 32, .groups = 8}),
+          size("max_position_embeddings", "max_position_embeddings", 131072), rotation(1e6),
+          fixed("normalization", "RMSNorm"), number("rms_norm_eps", "norm_epsilon", 1e-5),
+          gated_silu(), fixed("qkv_has_bias", false), fixed("out_proj_has_bias", false),
+          fixed("mlp_has_bias", false), window(std::nullopt),
+          norms_before_blocks(/*qk_norm=*/false),
+          number("initializer_range", "init_method_std", 0.02),
+          number("attention_dropout", "attention_dropout", 0.0), experts("num_local_experts", 8, 2),
+          expert_width("intermediate_size", kWidth), experts_everywhere(), no_shared_expert(),
+          normalised_gates(), balance_loss(), std::make_shared<Jitter>(),
+          std::make_shared<NoDenseWidth>(), written("use_cache", true)),
+      .names = &kNames,
+  };
+}
+
+}  // namespace tapestry::architectures

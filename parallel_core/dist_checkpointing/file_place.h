@@ -1,4 +1,0 @@
-// Its place is parallel_core/; here for those who look for it under its old one.
-#pragma once
-
-#include "parallel_core/file_place.h"  // IWYU pragma: export

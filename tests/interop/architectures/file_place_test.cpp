@@ -1,0 +1,398 @@
+#include "interop/architectures/file_place.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "tests/message_of.h"
+#include "tests/parallel_core/model_families.h"
+#include "tests/parallel_core/transformer/structures.h"
+#include "tests/says.h"
+#include "tests/temp_dir.h"
+
+namespace tapestry {
+namespace {
+
+using testing::kModel;
+using testing::kQkvBias;
+using testing::kUntied;
+using testing::llama;
+using testing::Overrides;
+using testing::small_config;
+using testing::State;
+
+// A model, and the tensors of a file that holds its weights.
+struct Made {
+  explicit Made(const Overrides& overrides)
+      : config(small_config(overrides)), model(get_model(config)) {
+    testing::jitter(*model);
+    logical = get_logical_state(*model);
+    files = read_weights(
+        write_checkpoint(*model, config.model_config, 1, {.directory = dir.file("made")}));
+  }
+  // The logical tensors of another model that has read a file with these.
+  State loaded(const State& tensors) const {
+    write_state(dir.file("tensors.safetensors"), tensors);
+    const auto other = get_model(config);
+    load_weights(*other, config.model_config, dir.file("tensors.safetensors"));
+    return get_logical_state(*other);
+  }
+
+  data::TempDir dir;
+  AllConfig config;
+  std::unique_ptr<GPTModel> model;
+  State logical;
+  State files;
+};
+
+std::map<std::string, Shape> shapes(const State& state) {
+  std::map<std::string, Shape> out;
+  for (const auto& [name, tensor] : state) {
+    out[name] = tensor.shape();
+  }
+  return out;
+}
+
+TEST(FileNames, OfALlama) {
+  const Made made(llama({kUntied, kModel + "num_layers=1"}));
+  const std::string layer = "model.layers.0.";
+  EXPECT_EQ(shapes(made.files), (std::map<std::string, Shape>{
+                                    {"model.embed_tokens.weight", {31, 32}},
+                                    {layer + "input_layernorm.weight", {32}},
+                                    {layer + "self_attn.q_proj.weight", {32, 32}},
+                                    {layer + "self_attn.k_proj.weight", {16, 32}},
+                                    {layer + "self_attn.v_proj.weight", {16, 32}},
+                                    {layer + "self_attn.o_proj.weight", {32, 32}},
+                                    {layer + "post_attention_layernorm.weight", {32}},
+                                    {layer + "mlp.gate_proj.weight", {48, 32}},
+                                    {layer + "mlp.up_proj.weight", {48, 32}},
+                                    {layer + "mlp.down_proj.weight", {32, 48}},
+                                    {"model.norm.weight", {32}},
+                                    {"lm_head.weight", {31, 32}},
+                                }));
+  const auto expect_same = [&](const std::string& file, const std::string& logical) {
+    EXPECT_TRUE(testing::same_bits(made.files.at(file), made.logical.at(logical))) << file;
+  };
+  expect_same(layer + "self_attn.v_proj.weight", "layers.0.attention.wv.weight");
+  expect_same(layer + "self_attn.o_proj.weight", "layers.0.attention.wo.weight");
+  expect_same(layer + "mlp.gate_proj.weight", "layers.0.feed_forward.w_gate.weight");
+  expect_same(layer + "mlp.up_proj.weight", "layers.0.feed_forward.w_up.weight");
+  expect_same(layer + "post_attention_layernorm.weight", "layers.0.ffn_norm.weight");
+}
+
+TEST(FileNames, OfAQwen2) {
+  const Made made(llama({kQkvBias}));
+  for (const char* bias : {"q_proj", "k_proj", "v_proj"}) {
+    EXPECT_TRUE(made.files.contains(std::string("model.layers.1.self_attn.") + bias + ".bias"));
+  }
+  EXPECT_FALSE(made.files.contains("model.layers.1.self_attn.o_proj.bias"));
+  EXPECT_FALSE(made.files.contains("lm_head.weight"));
+  EXPECT_EQ(made.files.size(), made.logical.size());
+}
+
+TEST(FileNames, OfAGpt2) {
+  const Made made({kModel + "num_layers=1"});
+  const std::string layer = "transformer.h.0.";
+  EXPECT_EQ(shapes(made.files), (std::map<std::string, Shape>{
+                                    {"transformer.wte.weight", {31, 32}},
+                                    {"transformer.wpe.weight", {8, 32}},
+                                    {layer + "ln_1.weight", {32}},
+                                    {layer + "ln_1.bias", {32}},
+                                    {layer + "attn.c_attn.weight", {32, 96}},
+                                    {layer + "attn.c_attn.bias", {96}},
+                                    {layer + "attn.c_proj.weight", {32, 32}},
+                                    {layer + "attn.c_proj.bias", {32}},
+                                    {layer + "ln_2.weight", {32}},
+                                    {layer + "ln_2.bias", {32}},
+                                    {layer + "mlp.c_fc.weight", {32, 48}},
+                                    {layer + "mlp.c_fc.bias", {48}},
+                                    {layer + "mlp.c_proj.weight", {48, 32}},
+                                    {layer + "mlp.c_proj.bias", {32}},
+                                    {"transformer.ln_f.weight", {32}},
+                                    {"transformer.ln_f.bias", {32}},
+                                }));
+  // Matrices lie [in, out]; the square one too, where no shape would tell.
+  const auto expect_turned = [&](const Tensor& file, const char* logical) {
+    EXPECT_TRUE(testing::same_bits(file.t(), made.logical.at(logical))) << logical;
+  };
+  const Tensor qkv = made.files.at(layer + "attn.c_attn.weight");
+  expect_turned(qkv.slice(1, 0, 32), "layers.0.attention.wq.weight");
+  expect_turned(qkv.slice(1, 32, 64), "layers.0.attention.wk.weight");
+  expect_turned(qkv.slice(1, 64, 96), "layers.0.attention.wv.weight");
+  expect_turned(made.files.at(layer + "attn.c_proj.weight"), "layers.0.attention.wo.weight");
+  expect_turned(made.files.at(layer + "mlp.c_fc.weight"), "layers.0.feed_forward.w_up.weight");
+  expect_turned(made.files.at(layer + "mlp.c_proj.weight"), "layers.0.feed_forward.w_down.weight");
+  EXPECT_TRUE(testing::same_bits(made.files.at(layer + "attn.c_attn.bias").slice(0, 32, 64),
+                                 made.logical.at("layers.0.attention.wk.bias")));
+}
+
+TEST(FileNames, OfOtherModelsAreLogical) {
+  const Made made({kModel + "hidden_act=relu"});
+  testing::expect_states_equal(made.files, made.logical);
+}
+
+TEST(FileNames, RoundTrip) {
+  for (const Overrides& overrides :
+       {Overrides{}, llama(), llama({kUntied}), llama({kQkvBias}),
+        Overrides{kModel + "num_layers=11"}, llama({kModel + "num_layers=11"}),
+        Overrides{kModel + "hidden_act=relu"}}) {
+    const Made made(overrides);
+    testing::expect_states_equal(made.loaded(made.files), made.logical);
+    testing::expect_states_equal(made.loaded(made.logical), made.logical);
+  }
+}
+
+CheckpointOptions as_ckpt(const std::string& directory) {
+  CheckpointOptions options;
+  options.directory = directory;
+  options.ckpt_prefix = "mine";
+  return options;
+}
+
+// Parameters of the modules, fused as they are: what MindFormers' parallel_core loads by name.
+TEST(FileNames, OfMindsporeFilesAreThoseOfModules) {
+  for (const testing::Structure& structure : testing::structures()) {
+    SCOPED_TRACE(structure.name);
+    const Made made(structure.overrides);
+    const std::string folder =
+        write_checkpoint(*made.model, made.config.model_config, 2, as_ckpt(made.dir.file("ckpt")));
+    const State files = read_weights(folder + "/mine.ckpt");
+    const nn::StateDict modules = made.model->state_dict();
+    testing::expect_states_equal(files, State(modules.begin(), modules.end()));
+    const auto other = get_model(made.config);
+    load_weights(*other, made.config.model_config, folder);
+    testing::expect_states_equal(get_logical_state(*other), made.logical);
+  }
+}
+
+TEST(FileNames, OfALlamaInAMindsporeFile) {
+  const Made made(llama({kUntied, kModel + "num_layers=1"}));
+  const std::string folder =
+      write_checkpoint(*made.model, made.config.model_config, 2, as_ckpt(made.dir.file("ckpt")));
+  const State files = read_weights(folder);
+  const std::string encoder = "language_model.encoder.";
+  const std::string layer = encoder + "layers.0.";
+  EXPECT_EQ(shapes(files), (std::map<std::string, Shape>{
+                               {"language_model.embedding.word_embeddings.weight", {31, 32}},
+                               {layer + "input_norm.weight", {32}},
+                               {layer + "attention.qkv_proj.weight", {64, 32}},
+                               {layer + "attention.out_proj.weight", {32, 32}},
+                               {layer + "post_attention_norm.weight", {32}},
+                               {layer + "mlp.mapping.weight", {96, 32}},
+                               {layer + "mlp.projection.weight", {32, 48}},
+                               {encoder + "final_norm.weight", {32}},
+                               {"language_model.output_layer.weight", {31, 32}},
+                           }));
+  // Four heads of 8 in two groups: q0 q1 k0 v0, q2 q3 k1 v1; then the gate before the other half.
+  const Tensor qkv = files.at(layer + "attention.qkv_proj.weight");
+  const auto expect_rows = [&](const Tensor& fused, int64_t first, int64_t last,
+                               const std::string& logical, int64_t of) {
+    EXPECT_TRUE(
+        testing::same_bits(fused.slice(0, first, last),
+                           made.logical.at("layers.0." + logical).slice(0, of, of + last - first)))
+        << logical << " " << first;
+  };
+  expect_rows(qkv, 0, 16, "attention.wq.weight", 0);
+  expect_rows(qkv, 16, 24, "attention.wk.weight", 0);
+  expect_rows(qkv, 24, 32, "attention.wv.weight", 0);
+  expect_rows(qkv, 32, 48, "attention.wq.weight", 16);
+  expect_rows(qkv, 48, 56, "attention.wk.weight", 8);
+  expect_rows(qkv, 56, 64, "attention.wv.weight", 8);
+  const Tensor mapping = files.at(layer + "mlp.mapping.weight");
+  expect_rows(mapping, 0, 48, "feed_forward.w_gate.weight", 0);
+  expect_rows(mapping, 48, 96, "feed_forward.w_up.weight", 0);
+
+  // As MindFormers saves it: with the optimizer's states and counters, and a tied table twice.
+  const Made tied(llama());
+  State theirs = read_weights(
+      write_checkpoint(*tied.model, tied.config.model_config, 2, as_ckpt(tied.dir.file("ckpt"))));
+  theirs["language_model.output_layer.weight"] =
+      theirs.at("language_model.embedding.word_embeddings.weight").clone();
+  theirs["exp_avg.language_model.encoder.final_norm.weight"] = ones({32});
+  theirs["language_model.encoder.set_hidden_states"] = ones({1});
+  theirs["epoch_num"] = ones({});
+  testing::expect_states_equal(tied.loaded(theirs), tied.logical);
+  theirs["language_model.encoder.layers.0.attention.qkv_proj.bias"] = ones({64});
+  EXPECT_ERROR(tied.loaded(theirs), ValueError, "unexpected: language_model.encoder.layers.0.");
+}
+
+TEST(FileNames, OfAMindFormersLlama) {
+  const Made made(llama({kUntied}));
+  const std::vector<std::pair<std::string, std::string>> words = {
+      {"model.embed_tokens.weight", "model.tok_embeddings.embedding_weight"},
+      {".self_attn.q_proj.", ".attention.wq."},
+      {".self_attn.k_proj.", ".attention.wk."},
+      {".self_attn.v_proj.", ".attention.wv."},
+      {".self_attn.o_proj.", ".attention.wo."},
+      {".mlp.gate_proj.", ".feed_forward.w1."},
+      {".mlp.down_proj.", ".feed_forward.w2."},
+      {".mlp.up_proj.", ".feed_forward.w3."},
+      {".input_layernorm.", ".attention_norm."},
+      {".post_attention_layernorm.", ".ffn_norm."},
+      {"model.norm.", "model.norm_out."}};
+  State theirs;
+  for (const auto& [name, tensor] : made.files) {
+    std::string renamed = name;
+    for (const auto& [from, to] : words) {
+      if (const size_t at = renamed.find(from); at != std::string::npos) {
+        renamed.replace(at, from.size(), to);
+      }
+    }
+    theirs[renamed] = tensor;
+  }
+  theirs["global_step"] = ones({1});
+  testing::expect_states_equal(made.loaded(theirs), made.logical);
+}
+
+// Each tensor under its name, as it is.
+void expect_names(NameScheme scheme, const std::map<std::string, std::string>& names) {
+  for (const auto& [logical, file] : names) {
+    const FilePlace place = file_place(scheme, logical, {4, 3});
+    EXPECT_EQ(place.name, file);
+    EXPECT_EQ(place.shape, (Shape{4, 3}));
+    EXPECT_TRUE(!place.transposed && place.first == 0 && place.block == 0) << logical;
+  }
+}
+
+TEST(FileNames, OfAMixtral) {
+  const std::string layer = "model.layers.11.";
+  expect_names(
+      name_scheme_of("mixtral"),
+      {{"tok_embeddings.weight", "model.embed_tokens.weight"},
+       {"layers.11.attention.wq.weight", layer + "self_attn.q_proj.weight"},
+       {"layers.11.ffn_norm.weight", layer + "post_attention_layernorm.weight"},
+       {"layers.11.moe.router.weight", layer + "block_sparse_moe.gate.weight"},
+       {"layers.11.moe.experts.0.w_gate.weight", layer + "block_sparse_moe.experts.0.w1.weight"},
+       {"layers.11.moe.experts.7.w_down.weight", layer + "block_sparse_moe.experts.7.w2.weight"},
+       {"layers.11.moe.experts.12.w_up.weight", layer + "block_sparse_moe.experts.12.w3.weight"},
+       {"lm_head.weight", "lm_head.weight"}});
+}
+
+TEST(FileNames, OfAQwen2Moe) {
+  const std::string layer = "model.layers.3.";
+  expect_names(
+      name_scheme_of("qwen2_moe"),
+      {{"layers.3.attention.wk.bias", layer + "self_attn.k_proj.bias"},
+       {"layers.3.feed_forward.w_up.weight", layer + "mlp.up_proj.weight"},  // of a dense layer
+       {"layers.3.moe.router.weight", layer + "mlp.gate.weight"},
+       {"layers.3.moe.experts.0.w_gate.weight", layer + "mlp.experts.0.gate_proj.weight"},
+       {"layers.3.moe.experts.10.w_up.weight", layer + "mlp.experts.10.up_proj.weight"},
+       {"layers.3.moe.experts.1.w_down.weight", layer + "mlp.experts.1.down_proj.weight"},
+       {"layers.3.moe.shared_expert.w_gate.weight", layer + "mlp.shared_expert.gate_proj.weight"},
+       {"layers.3.moe.shared_expert.w_up.weight", layer + "mlp.shared_expert.up_proj.weight"},
+       {"layers.3.moe.shared_expert.w_down.weight", layer + "mlp.shared_expert.down_proj.weight"},
+       {"layers.3.moe.shared_expert_gate.weight", layer + "mlp.shared_expert_gate.weight"},
+       {"final_norm.weight", "model.norm.weight"}});
+}
+
+TEST(FileNames, OfExpertsAreKnownByThoseInAFile) {
+  const auto scheme = [](std::set<std::string> names) {
+    names.insert("model.embed_tokens.weight");
+    return name_scheme(names);
+  };
+  EXPECT_EQ(scheme({"model.layers.1.block_sparse_moe.experts.0.w1.weight"}),
+            name_scheme_of("mixtral"));
+  EXPECT_EQ(scheme({"model.layers.0.mlp.gate_proj.weight",
+                    "model.layers.1.mlp.experts.0.gate_proj.weight"}),
+            name_scheme_of("qwen2_moe"));
+  EXPECT_EQ(scheme({"model.layers.0.mlp.gate_proj.weight"}), name_scheme_of("llama"));
+  EXPECT_EQ(name_scheme(std::set<std::string>{"layers.0.moe.experts.0.w_gate.weight"}),
+            NameScheme::kLogical);
+  EXPECT_EQ(name_scheme(small_config(testing::mixtral()).model_config), name_scheme_of("mixtral"));
+  EXPECT_EQ(name_scheme(small_config(testing::qwen2_moe()).model_config),
+            name_scheme_of("qwen2_moe"));
+}
+
+// Of a model without its output layer, which is not the part "model" of anything.
+TEST(FileNames, WithoutTheNameOfThePart) {
+  const auto scheme = [](std::set<std::string> names) {
+    names.insert("embed_tokens.weight");
+    return name_scheme(names);
+  };
+  EXPECT_EQ(scheme({"layers.0.mlp.gate_proj.weight"}),
+            NameScheme(name_scheme_of("llama").table(), true));
+  EXPECT_EQ(scheme({"layers.1.block_sparse_moe.experts.0.w1.weight"}),
+            NameScheme(name_scheme_of("mixtral").table(), true));
+  EXPECT_EQ(scheme({"layers.1.mlp.experts.0.gate_proj.weight"}),
+            NameScheme(name_scheme_of("qwen2_moe").table(), true));
+  expect_names(NameScheme(name_scheme_of("llama").table(), true),
+               {{"tok_embeddings.weight", "embed_tokens.weight"},
+                {"final_norm.weight", "norm.weight"},
+                {"lm_head.weight", "lm_head.weight"},
+                {"layers.3.attention.wk.bias", "layers.3.self_attn.k_proj.bias"}});
+  expect_names(
+      NameScheme(name_scheme_of("mixtral").table(), true),
+      {{"layers.0.moe.experts.2.w_up.weight", "layers.0.block_sparse_moe.experts.2.w3.weight"}});
+}
+
+// One tensor for all experts of a layer, as newer writers store them.
+TEST(FileNames, FusedExpertsAreRefusedByTheirName) {
+  for (const char* name :
+       {"model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.down_proj",
+        "model.layers.0.block_sparse_moe.experts.gate_up_proj.weight"}) {
+    EXPECT_THAT(
+        message_of<ValueError>([&] {
+          check_experts_are_apart({"model.embed_tokens.weight", name}, "hf/model.safetensors");
+        }),
+        ::testing::AllOf(::testing::StartsWith(concat("hf/model.safetensors: ", name, " ")),
+                         ::testing::HasSubstr("the matrices of each expert by themselves")))
+        << name;
+  }
+  check_experts_are_apart(
+      {"model.layers.0.mlp.experts.0.down_proj.weight", "model.layers.0.mlp.down_proj.weight"},
+      "f");
+  const Made made(llama());
+  State files = made.files;
+  files["model.layers.0.mlp.experts.gate_up_proj"] = ones({4, 96, 32});
+  EXPECT_ERROR(made.loaded(files), ValueError,
+               "mlp.experts.gate_up_proj holds the matrices of all");
+}
+
+TEST(FileNames, Gpt2WithoutPrefixAndWithMaskBuffers) {
+  const Made made({});
+  State old;
+  for (const auto& [name, tensor] : made.files) {
+    old[name.substr(std::string("transformer.").size())] = tensor;
+  }
+  old["h.0.attn.bias"] = ones({1, 1, 8, 8});
+  old["h.1.attn.masked_bias"] = scalar(-1e4);
+  old["lm_head.weight"] = old.at("wte.weight");
+  testing::expect_states_equal(made.loaded(old), made.logical);
+}
+
+TEST(FileNames, LlamaWithFrequenciesAndRepeatedHead) {
+  const Made made(llama());
+  State files = made.files;
+  files["model.layers.0.self_attn.rotary_emb.inv_freq"] = ones({4});
+  files["lm_head.weight"] = files.at("model.embed_tokens.weight").clone();
+  testing::expect_states_equal(made.loaded(files), made.logical);
+}
+
+TEST(FileNames, AHeadOfItsOwnDoesNotFitATiedModel) {
+  const Made untied(llama({kUntied}));
+  const Made tied(llama());
+  EXPECT_ERROR(tied.loaded(untied.files), ValueError, "unexpected: lm_head.weight");
+}
+
+TEST(FileNames, WhatIsNotKnownIsReported) {
+  const Made made(llama());
+  State files = made.files;
+  files["model.layers.0.self_attn.q_norm.weight"] = ones({8});
+  files["model.something"] = ones({2});
+  files["model.layers.0.mlp.up_proj.weight"] = ones({32, 48});
+  for (const char* finding : {"model.layers.0.self_attn.q_norm.weight", "model.something",
+                              "model.layers.0.mlp.up_proj.weight"}) {
+    EXPECT_ERROR(made.loaded(files), ValueError, finding);
+  }
+  // A fused matrix that cannot be cut in three.
+  const Made gpt2({});
+  State odd = gpt2.files;
+  odd["transformer.h.0.attn.c_attn.weight"] = ones({32, 95});
+  EXPECT_ERROR(gpt2.loaded(odd), ValueError, "transformer.h.0.attn.c_attn.weight");
+  odd.erase("transformer.h.0.attn.c_attn.weight");
+  EXPECT_ERROR(gpt2.loaded(odd), ValueError, "missing: layers.0.attention.wq.weight");
+}
+
+}  // namespace
+}  // namespace tapestry
