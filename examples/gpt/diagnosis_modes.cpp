@@ -94,7 +94,8 @@ std::optional<TrainingTest> test_asked_for(const po::variables_map& arguments) {
     check<ValueError>(chosen.empty(), "--", chosen, " and --", option, " exclude each other");
     chosen = option;
   }
-  test.files = {.html = option_if_given(arguments, "html"), .json = option_if_given(arguments, "json")};
+  test.files = {.html = option_if_given(arguments, "html"),
+                .json = option_if_given(arguments, "json")};
   if (chosen.empty()) {
     check<ValueError>(test.files.html.empty() && test.files.json.empty(),
                       "--json and --html: there is no report without --op_error, --twice or "

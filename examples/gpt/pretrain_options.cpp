@@ -207,7 +207,8 @@ std::optional<std::string> diagnosis_option(const po::variables_map& arguments) 
       return concat("--", option);
     }
   }
-  for (const auto& option : accuracy_options().options()) {
+  const po::options_description described = accuracy_options();
+  for (const auto& option : described.options()) {
     if (is_given(arguments, option->long_name())) {
       return concat("--", option->long_name());
     }

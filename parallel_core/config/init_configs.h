@@ -2,8 +2,8 @@
 // line. All go the way of a file: the same checks, defaults and derived values, the same messages.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -11,6 +11,7 @@
 #include "diagnosis/report/plot_runs.h"
 #include "diagnosis/report/run_charts.h"
 #include "tests/diagnosis/report/svg_reader.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::report {

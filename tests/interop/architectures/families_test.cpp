@@ -44,7 +44,7 @@ std::vector<Family> families() {
   };
 }
 
-Json json_of(const Family& family) {
+Json family_json(const Family& family) {
   Json json = {{"model_type", family.type},
                {"architectures", {architectures::find(family.type)->classes.front()}},
                {"vocab_size", 31},
@@ -85,16 +85,16 @@ class EachFamily : public ::testing::TestWithParam<Family> {
 };
 
 TEST_P(EachFamily, IsReadAndWrittenAsItself) {
-  const TransformerConfig config = load(json_of(GetParam()).dump());
+  const TransformerConfig config = load(family_json(GetParam()).dump());
   EXPECT_EQ(file_model_type(config), GetParam().type);
   const std::string text = model_config_json(config, GetParam().type, kBFloat16);
   EXPECT_TRUE(load(text) == config) << text;
   EXPECT_THAT(differences(config, read_hf_config(dir_.path())), IsEmpty());
-  EXPECT_EQ(Json::parse(text).at("architectures"), json_of(GetParam()).at("architectures"));
+  EXPECT_EQ(Json::parse(text).at("architectures"), family_json(GetParam()).at("architectures"));
 }
 
 TEST_P(EachFamily, IsReadInTheSpellingOfTransformers5) {
-  Json newer = json_of(GetParam());
+  Json newer = family_json(GetParam());
   newer.erase("rope_theta");
   newer.erase("torch_dtype");
   newer["dtype"] = "bfloat16";
@@ -104,13 +104,13 @@ TEST_P(EachFamily, IsReadInTheSpellingOfTransformers5) {
   } else {
     newer["layer_types"] = {"full_attention", "full_attention"};
   }
-  const TransformerConfig config = load(json_of(GetParam()).dump());
+  const TransformerConfig config = load(family_json(GetParam()).dump());
   EXPECT_TRUE(load(newer.dump()) == config);
   EXPECT_EQ(parse_hf_config(newer.dump(), "f").dtype, kBFloat16);
 }
 
 TEST_P(EachFamily, HasItsNamesAndItsGgufForm) {
-  const TransformerConfig config = load(json_of(GetParam()).dump());
+  const TransformerConfig config = load(family_json(GetParam()).dump());
   EXPECT_EQ(
       file_place(FileNames(name_scheme(config), config), "layers.0.attention.wq.weight", {32, 32})
           .name,

@@ -37,8 +37,8 @@ TEST(LayoutFindings, Distances) {
     EXPECT_EQ(distance(row({1, 1, 5}), row({1, NAN, 5}), 1), kInfinity);
     EXPECT_EQ(distance(row({1, NAN, 5}), row({1, NAN, 5}), 1), 0);
     EXPECT_EQ(distance(row({1, NAN, 5}), row({1, NAN, 7}), 4), 0.5);
-    EXPECT_EQ(distance(row({kInfinity, 1}), row({kInfinity, 1}), 1), 0);
-    EXPECT_EQ(distance(row({kInfinity, 1}), row({-kInfinity, 1}), 1), kInfinity);
+    EXPECT_EQ(distance(row({INFINITY, 1}), row({INFINITY, 1}), 1), 0);
+    EXPECT_EQ(distance(row({INFINITY, 1}), row({-INFINITY, 1}), 1), kInfinity);
     // In full width: these are one number in float32.
     EXPECT_GT(distance(full({1}, 1.0 + 1e-12, kFloat64), full({1}, 1.0, kFloat64), 1), 0);
   }
