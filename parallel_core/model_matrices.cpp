@@ -26,9 +26,9 @@ double bias_elements(const ModelMatrix& matrix, const ModelShares& shares) {
 }
 
 // Appends the matrices of a layer.
-class LayerTable {
+class MatrixList {
  public:
-  LayerTable(const TransformerConfig& config, int64_t layer)
+  MatrixList(const TransformerConfig& config, int64_t layer)
       : config_(config),
         widths_(layer_widths(config)),
         layer_(layer),
@@ -173,7 +173,7 @@ std::vector<ModelMatrix> layer_matrices(const TransformerConfig& config, int64_t
 std::vector<ModelMatrix> layer_matrices(const TransformerConfig& config,
                                         int64_t layer,
                                         LayerKind kind) {
-  LayerTable table(config, layer);
+  MatrixList table(config, layer);
   table.add_norms();
   if (kind == LayerKind::kMixture) {
     table.add_router();
