@@ -10,8 +10,5 @@ std::string file_model_type(const TransformerConfig& config) {
   return family == nullptr ? architectures::kOwnType : std::string(family->model_type);
 }
 
-bool has_gated_mlp(const TransformerConfig& config) {
-  return config.hidden_act == "swiglu" || config.hidden_act == "fused_swiglu";
-}
 
 }  // namespace tapestry

@@ -10,7 +10,4 @@ namespace tapestry {
 /// The model_type of the family whose model this is, or "tapestry" for one that none has.
 std::string file_model_type(const TransformerConfig& config);
 
-/// Whether the MLP has w_gate beside w_up.
-bool has_gated_mlp(const TransformerConfig& config);
-
 }  // namespace tapestry

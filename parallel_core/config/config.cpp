@@ -106,6 +106,12 @@ bool is_moe_layer(const TransformerConfig& config, int64_t layer) {
   return freq.size() == 1 ? layer % freq.front() == 0 : freq.at(static_cast<size_t>(layer)) != 0;
 }
 
+bool is_gated(const std::string& hidden_act) {
+  return hidden_act == "swiglu" || hidden_act == "fused_swiglu";
+}
+
+bool has_gated_mlp(const TransformerConfig& config) { return is_gated(config.hidden_act); }
+
 int64_t moe_ffn_hidden_size(const TransformerConfig& config) {
   return config.moe.moe_ffn_hidden_size.value_or(config.ffn_hidden_size);
 }

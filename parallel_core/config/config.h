@@ -611,6 +611,11 @@ bool fuses_head_and_loss(const TransformerConfig& config);
 /// Whether the feed-forward block of a layer, counted from 0, is a mixture of experts.
 bool is_moe_layer(const TransformerConfig& config, int64_t layer);
 
+/// Whether an activation is gated, of an input twice as wide as its output: gate first, then up.
+bool is_gated(const std::string& hidden_act);
+/// Whether the MLP has one, and so w_gate beside w_up.
+bool has_gated_mlp(const TransformerConfig& config);
+
 /// Width inside an expert.
 int64_t moe_ffn_hidden_size(const TransformerConfig& config);
 

@@ -24,107 +24,7 @@ int64_t bytes_of(double size) {
   return size < 4.6e18 ? static_cast<int64_t>(size) : kUnlimited / 16;
 }
 
-// Layers of a part of the model.
-struct LayerCounts {
-  int64_t dense = 0;
-  int64_t mixtures = 0;
-};
-
-LayerCounts count_layers(const TransformerConfig& model, int64_t first, int64_t count) {
-  LayerCounts out;
-  for (int64_t i = first; i < first + count; ++i) {
-    ++(is_moe_layer(model, i) ? out.mixtures : out.dense);
-  }
-  return out;
-}
-
-LayerCounts all_layers(const TransformerConfig& model) {
-  return model.moe.num_experts > 1 ? count_layers(model, 0, model.num_layers)
-                                   : LayerCounts{.dense = model.num_layers};
-}
-
-struct ParameterCounts {
-  double dense = 0;
-  double experts = 0;
-
-  double all() const { return dense + experts; }
-};
-
-// Parameters of one rank's share of a part of the model: so many layers, with or without the two
-// ends, with `experts` of each mixture.
-ParameterCounts count_parameters(const TransformerConfig& model,
-                                 const ModelShares& shares,
-                                 int64_t experts,
-                                 const LayerCounts& layers,
-                                 bool pre_process,
-                                 bool post_process) {
-  const auto d = [](int64_t size) { return static_cast<double>(size); };
-  const int64_t tp = std::max<int64_t>(shares.tensor, 1);
-  const int64_t channels = model.kv_channels.value_or(
-      model.num_attention_heads > 0 ? model.hidden_size / model.num_attention_heads : 0);
-  const bool gated = model.hidden_act == "swiglu";
-  const double hidden = d(model.hidden_size);
-  const double queries = d(model.num_attention_heads / tp) * d(channels);
-  // A rank has at least one group of keys and values.
-  const double keys = d((model.num_query_groups + tp - 1) / tp) * d(channels);
-  const auto mlp = [&](int64_t width) {
-    const double up = d(width) * (gated ? 2 : 1);
-    return hidden * up + d(width) * hidden + (model.mlp_has_bias ? up + hidden : 0);
-  };
-  const double vocabulary = d((model.vocab_size + tp - 1) / tp);
-  const double norm_size = model.normalization == "LayerNorm" ? 2 : 1;
-
-  double layer = hidden * (queries + 2 * keys) + (model.qkv_has_bias ? queries + 2 * keys : 0);
-  layer += queries * hidden + (model.out_proj_has_bias ? hidden : 0);
-  layer += (model.use_sandwich_norm ? 4 : 2) * norm_size * hidden;
-  layer += model.qk_layernorm ? 2 * norm_size * d(channels) : 0;
-
-  const double table = vocabulary * hidden;
-  double total =
-      d(layers.dense + layers.mixtures) * layer + d(layers.dense) * mlp(model.ffn_hidden_size / tp);
-  ParameterCounts out;
-  if (layers.mixtures > 0) {
-    const int64_t shared = model.moe.moe_shared_expert_intermediate_size.value_or(0);
-    const double gate = model.moe.use_shared_expert_gating ? hidden : 0;
-    total += d(layers.mixtures) *
-             (hidden * d(model.moe.num_experts) + gate + (shared > 0 ? mlp(shared / tp) : 0));
-    out.experts = d(layers.mixtures) * d(experts) *
-                  mlp(moe_ffn_hidden_size(model) / std::max<int64_t>(shares.expert_tensor, 1));
-  }
-  if (pre_process) {
-    total += table;
-    if (model.position_embedding_type == "learned_absolute") {
-      const int64_t rows = model.max_position_embeddings.value_or(model.seq_length);
-      total += d(model.parallel_position_embedding ? (rows + tp - 1) / tp : rows) * hidden;
-    }
-  }
-  if (post_process) {
-    total += model.use_final_norm ? norm_size * hidden : 0;
-    // The last of several stages has a copy of a table that is tied.
-    total += model.untie_embeddings_and_output_weights || !pre_process ? table : 0;
-  }
-  out.dense = total;
-  return out;
-}
-
 }  // namespace
-
-int64_t parameter_count(const TransformerConfig& model, const ModelShares& shares) {
-  const int64_t experts = model.moe.num_experts / std::max<int64_t>(shares.expert, 1);
-  const double total =
-      count_parameters(model, shares, experts, all_layers(model), true, true).all();
-  check<ValueError>(total < 9007199254740992.0,  // 2^53: every step above is exact below it
-                    "the model would have about ", total, " parameters; check vocab_size, ",
-                    "num_layers, hidden_size and ffn_hidden_size");
-  return static_cast<int64_t>(total);
-}
-
-int64_t active_parameter_count(const TransformerConfig& model) {
-  parameter_count(model);  // throws for numbers that are out of all bounds
-  const double active =
-      count_parameters(model, {}, model.moe.moe_router_topk, all_layers(model), true, true).all();
-  return static_cast<int64_t>(active);
-}
 
 double worst_expert_load(const AllConfig& config) {
   const MoEConfig& moe = config.model_config.moe;
@@ -153,18 +53,6 @@ int64_t MemoryEstimate::peak() const { return std::max(total(), start); }
 
 namespace {
 
-// Elements of the largest parameter, whose gradient exists alone with optimizer_in_backward.
-double largest_parameter(const TransformerConfig& model) {  // without tensor parallelism
-  const auto hidden = static_cast<double>(model.hidden_size);
-  const double gates = model.hidden_act == "swiglu" ? 2 : 1;
-  double up = static_cast<double>(model.ffn_hidden_size) * gates;
-  if (model.moe.num_experts > 1) {
-    up = std::max(up, static_cast<double>(model.moe.num_experts) *
-                          static_cast<double>(moe_ffn_hidden_size(model)) * gates);
-  }
-  return hidden * std::max(static_cast<double>(model.vocab_size), up);
-}
-
 // What an optimizer keeps of a parameter, on average. Statistics of rows and columns are nothing
 // beside it.
 double state_bytes_per_parameter(const OptimizerConfig& o, const TransformerConfig& model) {
@@ -179,10 +67,11 @@ double state_bytes_per_parameter(const OptimizerConfig& o, const TransformerConf
     return 4;
   }
   if (o.optimizer_type == "Muon") {  // moments of embeddings and head, momentum of the rest
-    const LayerCounts count = all_layers(model);
-    const double all = count_parameters(model, {}, model.moe.num_experts, count, true, true).all();
-    const double layers =
-        count_parameters(model, {}, model.moe.num_experts, count, false, false).all();
+    const int64_t experts = model.moe.num_experts;
+    const ModelPart whole = {.layers = count_layers(model)};
+    const ModelPart inner = {.layers = whole.layers, .pre_process = false, .post_process = false};
+    const double all = count_parameters(model, whole, {}, experts).all();
+    const double layers = count_parameters(model, inner, {}, experts).all();
     return (4 * layers + moments * (all - layers)) / all;
   }
   return moments;
@@ -346,10 +235,6 @@ std::string savings_text(const MemoryEstimate& estimate) {
   return text.empty() ? text : "\nThese need less for nearly the same training:" + text;
 }
 
-}  // namespace
-
-namespace {
-
 // What a stage keeps for backward passes at its peak.
 struct InFlight {
   double bytes = 0;  // of all chunks and micro-batches together
@@ -376,136 +261,198 @@ InFlight most_in_flight(const PipelineStage& stage,
   return most;
 }
 
-MemoryEstimate estimate_stage(const AllConfig& config,
-                              const PipelineStage& stage,
-                              int64_t data_parallel_size,
-                              double load) {
-  const TransformerConfig& model = config.model_config;
-  const auto d = [](int64_t size) { return static_cast<double>(size); };
-  LayerCounts layers;
-  const std::vector<LayerCost> costs = layer_costs(config, load);
-  MemoryEstimate estimate;
-  std::vector<double> kept_bytes;
-  double transient = 0;
+// The estimate of one stage of the pipeline, kind by kind.
+class StageEstimate {
+ public:
+  StageEstimate(const AllConfig& config,
+                const PipelineStage& stage,
+                int64_t data_parallel_size,
+                double load)
+      : config_(config),
+        model_(config.model_config),
+        stage_(stage),
+        load_(load),
+        shares_({.tensor = at_least_one(config.parallel_config.tensor_model_parallel_size),
+                 .expert = at_least_one(config.parallel_config.expert_model_parallel_size),
+                 .expert_tensor = expert_tensor_parallel_size(config.parallel_config)}),
+        cp_(at_least_one(config.parallel_config.context_parallel_size)),
+        ranks_(data_parallel_size * cp_),
+        widths_(layer_widths(model_, shares_)),
+        costs_(layer_costs(config, load)),
+        element_(d(size_of(model_.compute_dtype))),
+        tokens_(d(config.dataset_config.batch_size) * d(model_.seq_length) / d(cp_)),
+        piece_(tokens_ / (model_.sequence_parallel ? d(shares_.tensor) : 1.0)),
+        trained_(trained_share(model_, stage, shares_.tensor)) {}
+
+  MemoryEstimate make() {
+    estimate_.stage = stage_.rank;
+    estimate_.stages = stage_.size;
+    count_layers_of_stage();
+    add_kept_values();
+    add_states();
+    add_activations();
+    add_logits();
+    add_workspace();
+    return std::move(estimate_);
+  }
+
+ private:
+  static double d(int64_t size) { return static_cast<double>(size); }
+  static int64_t at_least_one(int64_t ranks) { return std::max<int64_t>(ranks, 1); }
+
+  void count_layers_of_stage() {
+    for (const LayerRange& range : stage_.chunks) {
+      const LayerCounts counts = count_layers(model_, range.first, range.count);
+      layers_.dense += counts.dense;
+      layers_.mixtures += counts.mixtures;
+    }
+  }
+
   // What a policy leaves of the layers of a chunk, and the most that one of them makes.
-  const auto cost_of = [&](const LayerRange& range, const RecomputePolicy& policy) {
-    const LayerCounts counts = count_layers(model, range.first, range.count);
-    const LayerCost dense = layer_cost(config, policy);
+  LayerCost cost_of(const LayerRange& range, const RecomputePolicy& policy) const {
+    const LayerCounts counts = count_layers(model_, range.first, range.count);
+    const LayerCost dense = layer_cost(config_, policy);
     LayerCost out = {.kept = dense.kept * d(counts.dense), .transient = dense.transient};
     if (counts.mixtures > 0) {
-      const LayerCost mixture = layer_cost(config, policy, /*mixture=*/true, load);
+      const LayerCost mixture = layer_cost(config_, policy, /*mixture=*/true, load_);
       out.kept += mixture.kept * d(counts.mixtures);
       out.transient =
           counts.dense > 0 ? std::max(dense.transient, mixture.transient) : mixture.transient;
     }
     return out;
-  };
-  for (const LayerRange& range : stage.chunks) {
-    const LayerCounts counts = count_layers(model, range.first, range.count);
-    layers.dense += counts.dense;
-    layers.mixtures += counts.mixtures;
-    const LayerCost usual = cost_of(range, RecomputePolicy());
-    transient = std::max(transient, usual.transient);
-    double bytes = costs.empty() ? usual.kept : 0;
-    for (int64_t i = range.first; !costs.empty() && i < range.first + range.count; ++i) {
-      const LayerCost& cost = costs[static_cast<size_t>(i)];
-      bytes += cost.kept;
-      transient = std::max(transient, cost.transient);
-      estimate.recompute_flops += cost.flops;
-    }
-    kept_bytes.push_back(bytes);
-    estimate.recompute_saved += bytes_of(std::max(0.0, usual.kept - bytes));
-  }
-  const InFlight kept = most_in_flight(stage, config.dataset_config.micro_batch_num, kept_bytes);
-  const int64_t tp = std::max<int64_t>(config.parallel_config.tensor_model_parallel_size, 1);
-  estimate.stage = stage.rank;
-  estimate.stages = stage.size;
-  estimate.in_flight = kept.passes;
-  const int64_t ep = std::max<int64_t>(config.parallel_config.expert_model_parallel_size, 1);
-  const int64_t etp = expert_tensor_parallel_size(config.parallel_config);
-  const ModelShares shares = {.tensor = tp, .expert = ep, .expert_tensor = etp};
-  const int64_t experts = model.moe.num_experts / ep;
-  const ParameterCounts counts =
-      count_parameters(model, shares, experts, layers, stage.pre_process(), stage.post_process());
-  const double count = counts.all();
-  estimate.parameter_count = static_cast<int64_t>(count);
-  estimate.expert_parameter_count = static_cast<int64_t>(counts.experts);
-  const double element = d(size_of(model.compute_dtype));
-  const TrainedShare trained = trained_share(model, stage, tp);
-  if (model.lora.use_lora) {
-    estimate.parameter_count += static_cast<int64_t>(trained.adapters);
-    const double in_layers = count_parameters(model, shares, experts, layers, false, false).dense;
-    estimate_adapter_states(config, count, in_layers, trained, estimate);
-  } else {
-    estimate_states(config, count, estimate);
-  }
-  const int64_t cp = std::max<int64_t>(config.parallel_config.context_parallel_size, 1);
-  if (data_parallel_size * cp > 1) {
-    share_out(config, data_parallel_size * cp,
-              std::max<int64_t>(data_parallel_size * cp * tp / (ep * etp), 1), estimate);
-  }
-  if (model.lora.use_lora) {
-    estimate.start = estimate.parameters + bytes_of(4 * largest_parameter(model));
-  } else {
-    estimate_checkpoints(config, count, data_parallel_size * cp, estimate);
   }
 
-  const double tokens = d(config.dataset_config.batch_size) * d(model.seq_length) / d(cp);
-  const double hidden = d(model.hidden_size);
-  const double channels = d(model.kv_channels.value_or(0));
-  const double queries = d(model.num_attention_heads) * channels / d(tp);
-  const double keys = d((model.num_query_groups + tp - 1) / tp) * channels;
-  const double ffn = d(model.ffn_hidden_size) / d(tp);
-  const double mlp = ffn * (model.hidden_act == "swiglu" ? 3 : 2);
-  const double piece = tokens / (model.sequence_parallel ? d(tp) : 1.0);  // of the hidden states
-  estimate.activations =
-      bytes_of(kept.bytes + transient + d(kept.passes) * piece * element * 2 * hidden);
-  if (model.lora.use_lora && costs.empty()) {
-    // What frozen matrices read is not kept; what adapters make of it is.
-    const double unread = d(trained.unread_attention_inputs + trained.unread_mlp_inputs);
-    const double change = tokens * trained.ranks - piece * hidden * unread;
-    estimate.activations =
-        bytes_of(std::max(0.0, d(estimate.activations) + d(kept.passes) * element * change));
+  // Of the layers, until their backward passes.
+  void add_kept_values() {
+    std::vector<double> kept_bytes;
+    for (const LayerRange& range : stage_.chunks) {
+      const LayerCost usual = cost_of(range, RecomputePolicy());
+      transient_ = std::max(transient_, usual.transient);
+      double bytes = costs_.empty() ? usual.kept : 0;
+      for (int64_t i = range.first; !costs_.empty() && i < range.first + range.count; ++i) {
+        const LayerCost& cost = costs_[static_cast<size_t>(i)];
+        bytes += cost.kept;
+        transient_ = std::max(transient_, cost.transient);
+        estimate_.recompute_flops += cost.flops;
+      }
+      kept_bytes.push_back(bytes);
+      estimate_.recompute_saved += bytes_of(std::max(0.0, usual.kept - bytes));
+    }
+    kept_ = most_in_flight(stage_, config_.dataset_config.micro_batch_num, kept_bytes);
+    estimate_.in_flight = kept_.passes;
   }
-  if (costs.empty()) {
+
+  void add_states() {
+    const int64_t experts = model_.moe.num_experts / shares_.expert;
+    const ModelPart part = {.layers = layers_,
+                            .pre_process = stage_.pre_process(),
+                            .post_process = stage_.post_process()};
+    const ParameterCounts counts = count_parameters(model_, part, shares_, experts);
+    const double count = counts.all();
+    estimate_.parameter_count = static_cast<int64_t>(count);
+    estimate_.expert_parameter_count = static_cast<int64_t>(counts.experts);
+    if (model_.lora.use_lora) {
+      estimate_.parameter_count += static_cast<int64_t>(trained_.adapters);
+      const ModelPart inner = {.layers = layers_, .pre_process = false, .post_process = false};
+      const double in_layers = count_parameters(model_, inner, shares_, experts).dense;
+      estimate_adapter_states(config_, count, in_layers, trained_, estimate_);
+    } else {
+      estimate_states(config_, count, estimate_);
+    }
+    if (ranks_ > 1) {
+      const int64_t expert_ranks =
+          ranks_ * shares_.tensor / (shares_.expert * shares_.expert_tensor);
+      share_out(config_, ranks_, at_least_one(expert_ranks), estimate_);
+    }
+    if (model_.lora.use_lora) {
+      estimate_.start = estimate_.parameters + bytes_of(4 * largest_parameter(model_));
+    } else {
+      estimate_checkpoints(config_, count, ranks_, estimate_);
+    }
+  }
+
+  void add_activations() {
+    const double hidden = d(model_.hidden_size);
+    estimate_.activations =
+        bytes_of(kept_.bytes + transient_ + d(kept_.passes) * piece_ * element_ * 2 * hidden);
+    if (!costs_.empty()) {
+      return;
+    }
+    if (model_.lora.use_lora) {
+      // What frozen matrices read is not kept; what adapters make of it is.
+      const double unread = d(trained_.unread_attention_inputs + trained_.unread_mlp_inputs);
+      const double change = tokens_ * trained_.ranks - piece_ * hidden * unread;
+      estimate_.activations =
+          bytes_of(std::max(0.0, d(estimate_.activations) + d(kept_.passes) * element_ * change));
+    }
     RecomputePolicy all;
     all.full = true;
     std::vector<double> full_bytes;
     double full_transient = 0;
-    for (const LayerRange& range : stage.chunks) {
+    for (const LayerRange& range : stage_.chunks) {
       const LayerCost full = cost_of(range, all);
       full_bytes.push_back(full.kept);
       full_transient = std::max(full_transient, full.transient);
     }
-    const InFlight least = most_in_flight(stage, config.dataset_config.micro_batch_num, full_bytes);
-    estimate.recompute_could_save =
-        bytes_of(std::max(0.0, kept.bytes + transient - least.bytes - full_transient));
+    const InFlight least =
+        most_in_flight(stage_, config_.dataset_config.micro_batch_num, full_bytes);
+    estimate_.recompute_could_save =
+        bytes_of(std::max(0.0, kept_.bytes + transient_ - least.bytes - full_transient));
   }
+
   // The gradient is written over the logits. In one op with the loss a chunk of rows exists.
-  const double rows = fuses_head_and_loss(model)
-                          ? std::min(tokens, d(LinearCrossEntropyOptions().chunk_rows))
-                          : tokens;
-  if (stage.post_process()) {
-    estimate.logits = bytes_of(rows * d((model.vocab_size + tp - 1) / tp) *
-                               (model.use_fused_kernels ? element : element + 4));
+  void add_logits() {
+    if (!stage_.post_process()) {
+      return;
+    }
+    const double rows = fuses_head_and_loss(model_)
+                            ? std::min(tokens_, d(LinearCrossEntropyOptions().chunk_rows))
+                            : tokens_;
+    const ModelMatrix table = matrices_before_layers(model_).front();
+    estimate_.logits = bytes_of(rows * d(shape_on_rank(table, shares_)[0]) *
+                                (model_.use_fused_kernels ? element_ : element_ + 4));
   }
-  double widest = std::max(2 * hidden + mlp, 2 * hidden + 2 * (queries + 2 * keys));
-  if (layers.mixtures > 0) {
-    // Rows of experts and their gradients, also on their way.
-    const double rows = d(model.moe.moe_router_topk) * load * d(etp) / d(tp);
-    const double inner =
-        d(moe_ffn_hidden_size(model)) / d(etp) * (model.hidden_act == "swiglu" ? 3 : 2);
-    widest = std::max(widest, rows * (2 * hidden + inner));
+
+  void add_workspace() {
+    const double hidden = d(model_.hidden_size);
+    const double queries = d(widths_.queries);
+    const double keys = d(widths_.keys);
+    const double values_in_mlp = d(widths_.gates + 1);
+    double widest = std::max(2 * hidden + d(widths_.ffn) * values_in_mlp,
+                             2 * hidden + 2 * (queries + 2 * keys));
+    if (layers_.mixtures > 0) {
+      // Rows of experts and their gradients, also on their way.
+      const double rows =
+          d(model_.moe.moe_router_topk) * load_ * d(shares_.expert_tensor) / d(shares_.tensor);
+      widest = std::max(widest, rows * (2 * hidden + d(widths_.expert_ffn) * values_in_mlp));
+    }
+    estimate_.workspace = bytes_of(tokens_ * element_ * widest);
+    if (cp_ > 1) {
+      // Keys and values of whole sequences, a quarter of the groups at a time: gathered, in order
+      // and the next ones on their way, and their gradients in float32 in two orders.
+      const double segment = keys / std::min(4.0, d(widths_.groups));
+      estimate_.workspace += bytes_of(2 * d(cp_) * tokens_ * segment * (3 * element_ + 2 * 4));
+    }
   }
-  estimate.workspace = bytes_of(tokens * element * widest);
-  if (cp > 1) {
-    // Keys and values of whole sequences, a quarter of the groups at a time: gathered, in order and
-    // the next ones on their way, and their gradients in float32 in two orders.
-    const double segment = keys / std::min(4.0, keys / channels);
-    estimate.workspace += bytes_of(2 * d(cp) * tokens * segment * (3 * element + 2 * 4));
-  }
-  return estimate;
-}
+
+  const AllConfig& config_;
+  const TransformerConfig& model_;
+  const PipelineStage& stage_;
+  double load_;
+  ModelShares shares_;
+  int64_t cp_;
+  int64_t ranks_;  // that share out what they have in common
+  LayerWidths widths_;
+  std::vector<LayerCost> costs_;  // of each layer of the model, with recomputation
+  double element_;
+  double tokens_;
+  double piece_;  // of these, whose hidden states the rank has
+  TrainedShare trained_;
+  LayerCounts layers_;
+  InFlight kept_;
+  double transient_ = 0;
+  MemoryEstimate estimate_;
+};
 
 }  // namespace
 
@@ -520,9 +467,9 @@ MemoryEstimate estimate_memory(const AllConfig& config, int64_t data_parallel_si
     for (const auto& row : table) {
       stage.chunks.push_back(row[static_cast<size_t>(rank)]);
     }
-    MemoryEstimate estimate = estimate_stage(config, stage, data_parallel_size, 1);
+    MemoryEstimate estimate = StageEstimate(config, stage, data_parallel_size, 1).make();
     if (const double load = worst_expert_load(config); load > 1) {
-      const MemoryEstimate worst = estimate_stage(config, stage, data_parallel_size, load);
+      const MemoryEstimate worst = StageEstimate(config, stage, data_parallel_size, load).make();
       estimate.unbalanced =
           worst.activations + worst.workspace - estimate.activations - estimate.workspace;
     }

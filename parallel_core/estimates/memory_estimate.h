@@ -7,22 +7,9 @@
 
 #include "autograd/tensor/system_memory.h"
 #include "parallel_core/config/config.h"
+#include "parallel_core/parameter_count.h"
 
 namespace tapestry {
-
-/// Ranks over which a model's matrices are divided, and those of its experts.
-struct ModelShares {
-  int64_t tensor = 1;
-  int64_t expert = 1;         ///< ranks with other experts
-  int64_t expert_tensor = 1;  ///< ranks with other slices of the same
-};
-
-/// Parameters of the model, exactly; a tied output matrix counts once. With several ranks those
-/// that one of them holds, the vocabulary's padding included. ValueError if the number does not fit
-/// 62 bits.
-int64_t parameter_count(const TransformerConfig& model, const ModelShares& shares = {});
-/// Of these the ones that a token meets: of the experts of a layer those that it is sent to.
-int64_t active_parameter_count(const TransformerConfig& model);
 
 /// How many times the rows that a rank's experts have where all experts have as many it may get at
 /// most: where tokens all prefer its experts, as far as these have the capacity.

@@ -7,6 +7,7 @@
 
 #include "autograd/tensor/dtype.h"
 #include "parallel_core/estimates/memory_estimate.h"
+#include "parallel_core/model_matrices.h"
 #include "parallel_core/precision.h"
 #include "parallel_core/transformer/activation.h"
 
@@ -31,20 +32,19 @@ struct Sizes {
   explicit Sizes(const AllConfig& config, bool mixture, double load) {
     const TransformerConfig& model = config.model_config;
     const ModelParallelConfig& p = config.parallel_config;
-    const int64_t tp_ranks = std::max<int64_t>(p.tensor_model_parallel_size, 1);
-    const double tp = as_double(tp_ranks);
+    const int64_t tp = std::max<int64_t>(p.tensor_model_parallel_size, 1);
+    widths = layer_widths(model, {.tensor = tp, .expert_tensor = expert_tensor_parallel_size(p)});
     tokens = as_double(config.dataset_config.batch_size) * as_double(model.seq_length) /
              as_double(std::max<int64_t>(p.context_parallel_size, 1));
-    piece = tokens / (model.sequence_parallel ? tp : 1.0);
-    ranks = tp;
+    ranks = as_double(tp);
+    piece = tokens / (model.sequence_parallel ? ranks : 1.0);
     hidden = as_double(model.hidden_size);
-    const double channels = as_double(model.kv_channels.value_or(0));
-    queries = as_double(model.num_attention_heads) * channels / tp;
-    keys = as_double((model.num_query_groups + tp_ranks - 1) / tp_ranks) * channels;
-    heads = as_double(model.num_attention_heads) / tp;
-    groups = as_double((model.num_query_groups + tp_ranks - 1) / tp_ranks);
-    ffn = as_double(model.ffn_hidden_size) / tp;
-    up = ffn * (is_gated(model.hidden_act) ? 2 : 1);
+    queries = as_double(widths.queries);
+    keys = as_double(widths.keys);
+    heads = as_double(widths.heads);
+    groups = as_double(widths.groups);
+    ffn = as_double(widths.ffn);
+    up = ffn * as_double(widths.gates);
     const double whole = as_double(model.seq_length);
     const double context = model.window_size
                                ? std::min(as_double(model.window_size->front() + 1), whole / 2)
@@ -61,18 +61,18 @@ struct Sizes {
 
   // Rows of experts take the place of tokens in the MLP, and a shared expert's stand beside.
   void add_experts(const AllConfig& config, double load) {
-    const MoEConfig& moe = config.model_config.moe;
     const double etp = as_double(expert_tensor_parallel_size(config.parallel_config));
-    const double gates = up / ffn;
+    const double gates = as_double(widths.gates);
     routed = tokens / ranks;
-    sent = routed * as_double(moe.moe_router_topk);
+    sent = routed * as_double(config.model_config.moe.moe_router_topk);
     rows = sent * etp * load;
-    ffn = as_double(moe_ffn_hidden_size(config.model_config)) / etp;
+    ffn = as_double(widths.expert_ffn);
     up = gates * ffn;
-    shared = as_double(moe.moe_shared_expert_intermediate_size.value_or(0)) / ranks;
+    shared = as_double(widths.shared_ffn);
     shared_up = gates * shared;
   }
 
+  LayerWidths widths;
   double tokens, piece, ranks, hidden, queries, keys, heads, groups, ffn, up, attention_flops;
   double activation, residual;  // bytes
   double rows;                  // that go through the MLP, or this rank's experts
@@ -97,9 +97,7 @@ std::array<OpCost, kOps> op_costs(const TransformerConfig& model,
   const bool rotates = model.position_embedding_type == "rope";
   const bool norms = model.qk_layernorm;
   const bool sandwich = model.use_sandwich_norm;
-  const bool fused_activation = is_gated(model.hidden_act)
-                                    ? model.apply_swiglu_fusion.value_or(model.use_fused_kernels)
-                                    : model.use_fused_kernels;
+  const bool fused_activation = uses_fused_activation(model);
   set(LayerOp::kInputNorm, hidden, true, 0, {});
   // Several queries of several groups are copied out of the product.
   const bool copies_queries = s.queries > s.keys && s.groups > 1 && (norms || !rotates);
@@ -127,7 +125,7 @@ std::array<OpCost, kOps> op_costs(const TransformerConfig& model,
   set(LayerOp::kAdd, residual, true, 0, {attended});
   set(LayerOp::kPostAttentionNorm, hidden, true, 0, {LayerOp::kAdd});
   // A bias is added before a gated activation, which keeps the sum.
-  const bool adds_bias = is_gated(model.hidden_act) && model.mlp_has_bias;
+  const bool adds_bias = has_gated_mlp(model) && model.mlp_has_bias;
   const bool reads_input = model.hidden_act != "relu" && !(adds_bias && keeps_activation);
   set(LayerOp::kMapping, per_row * s.up + per_width * s.shared_up, reads_input,
       2 * s.hidden * (s.rows * s.up + s.tokens * s.shared_up), {LayerOp::kPostAttentionNorm});

@@ -12,6 +12,7 @@
 #include "parallel_core/config/layer_split.h"
 #include "parallel_core/estimates/memory_estimate.h"
 #include "parallel_core/estimates/trained_share.h"
+#include "parallel_core/parameter_count.h"
 #include "parallel_core/pipeline_parallel/pipeline_order.h"
 #include "text/util/numbers.h"
 
@@ -33,37 +34,31 @@ constexpr double kBytesPerUpdate = 32;
 double d(int64_t value) { return static_cast<double>(value); }
 
 // Elements of the matrices that each token meets in a layer; of a mixture those of its experts.
-double matrix_elements(const TransformerConfig& model, bool mixture) {
-  const double hidden = d(model.hidden_size);
-  const double channels = d(model.kv_channels.value_or(0));
-  const double queries = d(model.num_attention_heads) * channels;
-  const double keys = d(model.num_query_groups) * channels;
-  const double mlp = model.hidden_act == "swiglu" ? 3 : 2;
-  double width = d(model.ffn_hidden_size);
-  double router = 0;
-  if (mixture) {
-    width = d(model.moe.moe_router_topk) * d(moe_ffn_hidden_size(model)) +
-            d(model.moe.moe_shared_expert_intermediate_size.value_or(0));
-    router = hidden * d(model.moe.num_experts);
+double matrix_elements(const TransformerConfig& model, LayerKind kind) {
+  double sum = 0;
+  for (const ModelMatrix& matrix : layer_matrices(model, 0, kind)) {
+    if (!matrix.is_norm()) {
+      sum += weight_elements(matrix) * (matrix.experts > 0 ? d(model.moe.moe_router_topk) : 1);
+    }
   }
-  return hidden * (2 * queries + 2 * keys) + mlp * hidden * width + router;
+  return sum;
 }
 
 // FLOPs of a token in the products of a layer, forward; half of the S x S products of attention.
-double layer_flops(const TransformerConfig& model, bool mixture) {
+double layer_flops(const TransformerConfig& model, LayerKind kind) {
   const double context = model.window_size
                              ? std::min(d(model.window_size->front() + 1), d(model.seq_length) / 2)
                              : d(model.seq_length) / 2;
-  const double attention =
-      4 * context * d(model.num_attention_heads) * d(model.kv_channels.value_or(0));
-  return 2 * matrix_elements(model, mixture) + attention;
+  const double attention = 4 * context * d(layer_widths(model).queries);
+  return 2 * matrix_elements(model, kind) + attention;
 }
 
 // Of so many layers; where they are not alike, of the average of the model's.
 double flops_of_layers(const TransformerConfig& model, double layers) {
-  double sum = 0;
-  for (int64_t i = 0; i < model.num_layers; ++i) {
-    sum += layer_flops(model, is_moe_layer(model, i));
+  const LayerCounts counts = count_layers(model);
+  double sum = d(counts.dense) * layer_flops(model, LayerKind::kDense);
+  if (counts.mixtures > 0) {
+    sum += d(counts.mixtures) * layer_flops(model, LayerKind::kMixture);
   }
   return model.num_layers > 0 ? sum / d(model.num_layers) * layers : 0;
 }
@@ -72,7 +67,7 @@ double flops_of_layers(const TransformerConfig& model, double layers) {
 double passes_over_base(const TransformerConfig& model) { return model.lora.use_lora ? 2 : 3; }
 
 double head_flops(const TransformerConfig& model) {
-  return 2 * d(model.hidden_size) * d(model.vocab_size);
+  return 2 * weight_elements(matrices_before_layers(model).front());
 }
 
 // Calls f until so many seconds have passed; seconds of one call.

@@ -1,48 +1,54 @@
 #include "parallel_core/estimates/trained_share.h"
 
+#include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
+#include <map>
 #include <set>
-#include <string_view>
+#include <utility>
 
 #include "parallel_core/estimates/memory_estimate.h"
 #include "parallel_core/lora/adapter_plan.h"
+#include "parallel_core/model_matrices.h"
 #include "text/util/numbers.h"
 
 namespace tapestry {
 
 namespace {
 
-// Of "layers.12.attention.wq"; -1 outside of layers.
-int64_t layer_number(std::string_view name) {
-  constexpr std::string_view kStem = "layers.";
-  int64_t layer = -1;
-  if (name.starts_with(kStem)) {
-    std::from_chars(name.data() + kStem.size(), name.data() + name.size(), layer);
+bool holds(const PipelineStage& stage, const ModelMatrix& matrix) {
+  switch (matrix.role) {
+    case MatrixRole::kEmbedding:
+    case MatrixRole::kPositions:
+      return stage.pre_process();
+    default:
+      break;
   }
-  return layer;
+  return matrix.layer < 0
+             ? stage.post_process()
+             : std::any_of(stage.chunks.begin(), stage.chunks.end(), [&](const LayerRange& range) {
+                 return matrix.layer >= range.first && matrix.layer < range.first + range.count;
+               });
 }
 
-bool holds_tensor(const PipelineStage& stage, std::string_view name) {
-  const int64_t layer = layer_number(name);
-  if (layer < 0) {
-    const bool first = name.starts_with("tok_embeddings") || name.starts_with("pos_embeddings");
-    return first ? stage.pre_process() : stage.post_process();
-  }
-  for (const LayerRange& range : stage.chunks) {
-    if (layer >= range.first && layer < range.first + range.count) {
-      return true;
-    }
-  }
-  return false;
+bool is_first_of_mlp(MatrixRole role) {
+  return role == MatrixRole::kGate || role == MatrixRole::kUp;
 }
 
-// Tensors that every tensor-parallel rank has whole.
-bool is_replicated(std::string_view name) {
-  return name.find("norm") != std::string_view::npos ||
-         name.find("router") != std::string_view::npos ||
-         name.find("expert_gate") != std::string_view::npos || name.starts_with("pos_embeddings");
+// Whether a matrix reads what a norm has made of the hidden states.
+bool reads_layer_input(MatrixRole role) {
+  return is_first_of_mlp(role) || role == MatrixRole::kQuery || role == MatrixRole::kKey ||
+         role == MatrixRole::kValue;
+}
+
+// The model's matrices by the names of their weights.
+std::map<std::string, ModelMatrix> by_weight(const TransformerConfig& config) {
+  std::map<std::string, ModelMatrix> out;
+  for (ModelMatrix& matrix : model_matrices(config)) {
+    std::string name = matrix.name + ".weight";
+    out.emplace(std::move(name), std::move(matrix));
+  }
+  return out;
 }
 
 }  // namespace
@@ -55,15 +61,19 @@ TrainedShare trained_share(const TransformerConfig& config,
     return share;
   }
   const AdapterPlan plan = plan_adapter(config);
+  const std::map<std::string, ModelMatrix> matrices = by_weight(config);
   const auto divided = static_cast<double>(tp > 0 ? tp : 1);
   std::set<int64_t> attention;
   std::set<int64_t> mlp;
   for (const AdaptedModule& module : plan.modules) {
-    if (!holds_tensor(stage, module.module)) {
+    const ModelMatrix& matrix = matrices.at(module.weights.front());
+    if (!holds(stage, matrix)) {
       continue;
     }
-    const bool by_rows = module.cell.ends_with("qkv_proj") || module.cell.ends_with("mapping");
-    (module.cell.ends_with("qkv_proj") ? attention : mlp).insert(layer_number(module.module));
+    if (reads_layer_input(matrix.role)) {
+      (is_first_of_mlp(matrix.role) ? mlp : attention).insert(matrix.layer);
+    }
+    const bool by_rows = matrix.sharded_axis == 0;
     const auto rank = static_cast<double>(module.rank);
     const double in = static_cast<double>(module.in_features) / (by_rows ? 1 : divided);
     const double out = static_cast<double>(module.out_features) / (by_rows ? divided : 1);
@@ -71,9 +81,13 @@ TrainedShare trained_share(const TransformerConfig& config,
     share.ranks += rank;
   }
   for (size_t i = 0; i < plan.saved_modules.size(); ++i) {
-    const std::string& name = plan.saved_modules[i];
-    if (holds_tensor(stage, name)) {
-      share.saved += static_cast<double>(plan.saved_sizes[i]) / (is_replicated(name) ? 1 : divided);
+    const std::string& tensor = plan.saved_modules[i];
+    const std::string stem = tensor.substr(0, tensor.rfind('.'));
+    const ModelMatrix& matrix = matrices.at(stem + ".weight");
+    if (holds(stage, matrix)) {
+      const bool is_divided =
+          matrix.sharded_axis && (*matrix.sharded_axis == 0 || tensor.ends_with(".weight"));
+      share.saved += static_cast<double>(plan.saved_sizes[i]) / (is_divided ? divided : 1);
     }
   }
   for (const LayerRange& range : stage.chunks) {

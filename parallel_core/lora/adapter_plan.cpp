@@ -120,7 +120,7 @@ class Targets {
 
 // For messages: what names look like in this model.
 std::string some_names(const TransformerConfig& config) {
-  const ModelCell cell = layer_matrices(config, 0).front();
+  const ModelCell cell = adapted_cells(config, 0).front();
   const ModelModule& module = cell.modules.front();
   return concat("'", module.name, "', ",
                 module.hf_path.empty() ? "" : concat("'", module.hf_path, "', "), "'", cell.path,
@@ -235,7 +235,7 @@ std::vector<AdaptedModule> adapted_modules(const TransformerConfig& config,
   if (!config.lora.use_lora || layer < 0 || layer >= config.num_layers) {
     return out;
   }
-  for (const ModelCell& cell : layer_matrices(config, layer)) {
+  for (const ModelCell& cell : adapted_cells(config, layer)) {
     for (const ModelModule& module : cell.modules) {
       if (std::find(module.weights.begin(), module.weights.end(), weight) != module.weights.end()) {
         Targets(config.lora).add_modules(cell, out);

@@ -35,6 +35,6 @@ struct ModelCell {
 std::vector<ModelCell> model_cells(const TransformerConfig& config);
 
 /// Those that take an adapter of layer `layer`, from 0.
-std::vector<ModelCell> layer_matrices(const TransformerConfig& config, int64_t layer);
+std::vector<ModelCell> adapted_cells(const TransformerConfig& config, int64_t layer);
 
 }  // namespace tapestry

@@ -23,6 +23,7 @@
 #include "parallel_core/estimates/time_estimate.h"
 #include "parallel_core/estimates/trained_share.h"
 #include "parallel_core/lora/adapter_plan.h"
+#include "parallel_core/model_matrices.h"
 #include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/checkpoints/adapter_run.h"
@@ -143,8 +144,9 @@ std::string weights_text(const AllConfig& config, const StartWeights& weights, i
   const int64_t found = base.empty() ? 0 : parameters_in(base);
   const int64_t expected = parameter_count(stored);
   // Files may repeat tied embeddings as the output matrix.
-  const int64_t repeated =
-      model.untie_embeddings_and_output_weights ? 0 : model.vocab_size * model.hidden_size;
+  const int64_t repeated = model.untie_embeddings_and_output_weights
+                               ? 0
+                               : matrices_before_layers(model).front().shape.numel();
   const int64_t size = parameter_count(model);
   const bool small = size <= kSmallModel && size * 16 < available;
   // Reading is collective where ranks have parts of the model, and this one is alone.
@@ -205,113 +207,161 @@ int64_t data_parallel_size_of(const AllConfig& config, int ranks) {
   return std::max<int64_t>(1, ranks / model);
 }
 
-}  // namespace
-
-void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream& out) {
-  const ModelParallelConfig& p = config.parallel_config;
+// Groups of ranks as the run would have them; in one process those of one rank.
+void make_groups(const AllConfig& config, const DryRunOptions& options) {
   const int ranks = options.world->size();
   if (config.training_config.num_threads) {
     set_num_threads(static_cast<int>(*config.training_config.num_threads));
   }
   check_equal_configurations(config, *options.world);
   if (ranks > 1) {
-    check_world_size(p, ranks);
+    check_world_size(config.parallel_config, ranks);
     check_expert_ranks(config, ranks);
   }
   if (!model_parallel_is_initialized()) {
-    initialize_model_parallel(ranks > 1 ? model_parallel_sizes(p) : ModelParallelSizes{},
-                              options.world);
+    initialize_model_parallel(
+        ranks > 1 ? model_parallel_sizes(config.parallel_config) : ModelParallelSizes{},
+        options.world);
   }
-  if (options.world->rank() != 0) {
-    return;
+}
+
+// What a dry run says, line by line, and what it has found that would stop the run.
+class DryRunReport {
+ public:
+  DryRunReport(const AllConfig& config, const DryRunOptions& options, std::ostream& out)
+      : config_(config),
+        options_(options),
+        out_(out),
+        ranks_(data_parallel_size_of(config, options.world->size())),
+        available_(available_memory() / options.ranks_on_host) {}
+
+  void show_model() {
+    out_ << layout_line(config_.parallel_config, ranks_) << "\n";
+    if (options_.verbose) {
+      out_ << config_log_text(config_) << "\n";
+    }
+    memory_ = estimate_memory(config_, ranks_);
+    out_ << "model: " << parameter_count(config_.model_config) << " parameters";
+    if (config_.model_config.moe.num_experts > 1) {
+      out_ << ", of which a token meets " << active_parameter_count(config_.model_config);
+    }
+    out_ << "\n";
+    if (config_.model_config.lora.use_lora) {
+      show("adapters", [&] {
+        std::string text = trained_share_text(config_.model_config);
+        for (const std::string& warning : plan_adapter(config_).warnings) {
+          text += "\n  " + warning;
+        }
+        return text;
+      });
+    }
   }
-  std::vector<std::string> findings;
+
+  void show_memory() {
+    if (options_.verbose) {
+      out_ << memory_text(memory_) << "\n";
+    }
+    if (const std::string text = recompute_cost_text(config_); options_.verbose && !text.empty()) {
+      out_ << text << "\n";
+    }
+    show("memory", [&] {
+      check_fits(memory_, available_);
+      return concat("needs ", size_text(memory_.peak()), ", ", size_text(available_),
+                    " are available",
+                    options_.ranks_on_host > 1 ? " to each rank of this machine" : "");
+    });
+  }
+
+  void show_sources() {
+    const TrainingConfig& t = config_.training_config;
+    if (t.resume_training.on) {
+      show("resume_training", [&] {
+        resume_ = find_resume_point(config_, *single_process_group(), is_started_again(t));
+        return resume_text(config_, resume_, ranks_);
+      });
+    }
+    show("data", [&] { return data_text(config_, resume_ ? &*resume_ : nullptr); });
+    const StartWeights weights =
+        resume_ ? StartWeights{.path = resume_->checkpoint} : start_weights(config_);
+    if (!weights.path.empty()) {
+      show("weights", [&] { return weights_text(config_, weights, available_); });
+    }
+  }
+
+  void show_output() {
+    show("output", [&] { return folder_text(config_, options_); });
+    out_ << checkpoint_plan(config_.training_config) << "\n";
+    show("disk", [&] { return disk_room_text(config_, get_data_parallel_world_size()); });
+    show("expected time", [&] {
+      const int64_t done = resume_ ? resume_->trainer.position.seen : 0;
+      const int64_t steps = total_training_iters(config_, ranks_);
+      if (steps > 0 && done >= steps) {
+        return concat("none, all ", steps, " steps are done");
+      }
+      return time_text(step_work(config_, ranks_), measure_speed(config_), steps - done);
+    });
+  }
+
+  void show_notes() {
+    for (const std::string& note : config_.notes) {
+      out_ << "note: " << note << "\n";
+    }
+    if (!config_.unsupported.empty()) {
+      out_ << "not supported:\n";
+      for (const std::string& finding : config_.unsupported) {
+        out_ << "  " << finding << "\n";
+      }
+      findings_.insert(findings_.end(), config_.unsupported.begin(), config_.unsupported.end());
+    }
+    out_.flush();
+  }
+
+  void check_findings() const {
+    std::string all;
+    for (const std::string& finding : findings_) {
+      all += (all.empty() ? "" : "\n") + finding;
+    }
+    check<ValueError>(findings_.empty(), all);
+  }
+
+ private:
   // A line "what: text". A finding is shown by its first line, all of it at the end.
-  const auto show = [&](const char* what, const std::function<std::string()>& text) {
+  void show(const char* what, const std::function<std::string()>& text) {
     std::string line;
     try {
       line = text();
     } catch (const Error& error) {
       line = error.what();
-      findings.push_back(line);
+      findings_.push_back(line);
       line.resize(std::min(line.find('\n'), line.size()));
     }
-    out << what << ": " << line << "\n" << std::flush;
-  };
-  const int64_t data_parallel_size = data_parallel_size_of(config, ranks);
-  out << layout_line(p, data_parallel_size) << "\n";
-  if (options.verbose) {
-    out << config_log_text(config) << "\n";
+    out_ << what << ": " << line << "\n" << std::flush;
   }
 
-  const int64_t available = available_memory() / options.ranks_on_host;
-  const MemoryEstimate memory = estimate_memory(config, data_parallel_size);
-  out << "model: " << parameter_count(config.model_config) << " parameters";
-  if (config.model_config.moe.num_experts > 1) {
-    out << ", of which a token meets " << active_parameter_count(config.model_config);
+  const AllConfig& config_;
+  const DryRunOptions& options_;
+  std::ostream& out_;
+  int64_t ranks_;      // data-parallel
+  int64_t available_;  // bytes
+  MemoryEstimate memory_;
+  std::optional<ResumePoint> resume_;
+  std::vector<std::string> findings_;
+};
+
+}  // namespace
+
+void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream& out) {
+  make_groups(config, options);
+  if (options.world->rank() != 0) {
+    return;
   }
-  out << "\n";
-  if (config.model_config.lora.use_lora) {
-    show("adapters", [&] {
-      std::string text = trained_share_text(config.model_config);
-      for (const std::string& warning : plan_adapter(config).warnings) {
-        text += "\n  " + warning;
-      }
-      return text;
-    });
-  }
-  if (options.verbose) {
-    out << memory_text(memory) << "\n";
-  }
-  if (const std::string text = recompute_cost_text(config); options.verbose && !text.empty()) {
-    out << text << "\n";
-  }
-  show("memory", [&] {
-    check_fits(memory, available);
-    return concat("needs ", size_text(memory.peak()), ", ", size_text(available), " are available",
-                  options.ranks_on_host > 1 ? " to each rank of this machine" : "");
-  });
-  const TrainingConfig& t = config.training_config;
-  std::optional<ResumePoint> resume;
-  if (t.resume_training.on) {
-    show("resume_training", [&] {
-      resume = find_resume_point(config, *single_process_group(), is_started_again(t));
-      return resume_text(config, resume, data_parallel_size);
-    });
-  }
-  show("data", [&] { return data_text(config, resume ? &*resume : nullptr); });
-  const StartWeights weights =
-      resume ? StartWeights{.path = resume->checkpoint} : start_weights(config);
-  if (!weights.path.empty()) {
-    show("weights", [&] { return weights_text(config, weights, available); });
-  }
-  show("output", [&] { return folder_text(config, options); });
-  out << checkpoint_plan(t) << "\n";
-  show("disk", [&] { return disk_room_text(config, get_data_parallel_world_size()); });
-  show("expected time", [&] {
-    const int64_t done = resume ? resume->trainer.position.seen : 0;
-    const int64_t steps = total_training_iters(config, data_parallel_size);
-    if (steps > 0 && done >= steps) {
-      return concat("none, all ", steps, " steps are done");
-    }
-    return time_text(step_work(config, data_parallel_size), measure_speed(config), steps - done);
-  });
-  for (const std::string& note : config.notes) {
-    out << "note: " << note << "\n";
-  }
-  if (!config.unsupported.empty()) {
-    out << "not supported:\n";
-    for (const std::string& finding : config.unsupported) {
-      out << "  " << finding << "\n";
-    }
-    findings.insert(findings.end(), config.unsupported.begin(), config.unsupported.end());
-  }
-  out.flush();
-  std::string all;
-  for (const std::string& finding : findings) {
-    all += (all.empty() ? "" : "\n") + finding;
-  }
-  check<ValueError>(findings.empty(), all);
+  DryRunReport report(config, options, out);
+  report.show_model();
+  report.show_memory();
+  report.show_sources();
+  report.show_output();
+  report.show_notes();
+  report.check_findings();
 }
 
 }  // namespace tapestry

@@ -54,108 +54,175 @@ void add_to(TrainSummary& summary, const FinishedStep& step) {
   summary.test_loss = step.record.test_loss;
 }
 
+// The pieces that look at every step, in the order of their phases.
+class LoopPieces {
+ public:
+  /// `shown_total`: steps of the run, as lines tell them.
+  LoopPieces(TrainOneStepCell& cell,
+             const AllConfig& config,
+             const TrainOptions& options,
+             int64_t shown_total)
+      : evaluation_(cell.network(), config, options.validation, options.test),
+        monitor_(cell, config, shown_total),
+        skipped_(cell, config),
+        nan_(cell, config),
+        experts_(config),
+        metrics_(options.metrics),
+        log_(config, shown_total, options.step_flops),
+        checkpoints_(cell, config, options) {
+    all_ = {&checkpoints_.acceptance(), &evaluation_};
+    if (config.monitor_config.use_checkpoint_health_monitor) {
+      all_.push_back(&embedding_.emplace(cell));
+    }
+    all_.insert(all_.end(), {&skipped_, &monitor_});
+    if (config.monitor_config.check_for_global_norm) {
+      all_.push_back(&abnormal_.emplace(config));
+    }
+    all_.insert(all_.end(), {&nan_, &experts_, &metrics_, &log_, &checkpoints_});
+    all_.insert(all_.end(), options.observers.begin(), options.observers.end());
+    add_parts(cell, config, options);
+    std::stable_sort(all_.begin(), all_.end(),
+                     [](const auto* a, const auto* b) { return a->phase() < b->phase(); });
+    checkpoints_.set_pieces(all_);
+  }
+
+  const std::vector<StepObserver*>& all() const { return all_; }
+  RunCheckpoints& checkpoints() { return checkpoints_; }
+
+ private:
+  void add_parts(TrainOneStepCell& cell, const AllConfig& config, const TrainOptions& options) {
+    require_parts(config, options.parts);
+    for (RunPart* part : options.parts) {
+      if (auto observer = part->observer({.cell = cell, .config = config, .options = options})) {
+        all_.push_back(of_parts_.emplace_back(std::move(observer)).get());
+      }
+    }
+  }
+
+  StepEvaluation evaluation_;
+  StepMonitor monitor_;
+  SkipWatch skipped_;
+  NanWatch nan_;
+  ExpertLog experts_;
+  MetricsOfSteps metrics_;
+  StepLog log_;
+  RunCheckpoints checkpoints_;
+  std::optional<EmbeddingNorm> embedding_;
+  std::optional<AbnormalNormWatch> abnormal_;
+  std::vector<std::unique_ptr<StepObserver>> of_parts_;
+  std::vector<StepObserver*> all_;
+};
+
+// Where a run is in its steps and its data, and where both end.
+class LoopPosition {
+ public:
+  LoopPosition(const TrainOneStepCell& cell,
+               data::DataSource& source,
+               const AllConfig& config,
+               const TrainOptions& options)
+      : source_(source),
+        epochs_(config.training_config.epochs),
+        batch_(global_batch_size(config, get_data_parallel_world_size())),
+        step_(cell.position().seen) {
+    const int64_t total =
+        options.total_steps.value_or(total_training_iters(config, get_data_parallel_world_size()));
+    check<ValueError>(total > 0 || epochs_,
+                      "training: nothing to do; set training_config.training_iters, "
+                      "training_config.epochs or dataset_config.train_samples");
+    last_step_ = total > 0 ? total : std::numeric_limits<int64_t>::max();
+    next_ =
+        options.start.value_or(data::BatchPosition{.step = step_, .first_sample = step_ * batch_});
+    shown_total_ = total;
+    if (epochs_) {
+      const int64_t by_epochs =
+          step_ + data::batches_until_epoch(source, next_.first_sample, batch_, *epochs_);
+      shown_total_ = total > 0 ? std::min(total, by_epochs) : by_epochs;
+    }
+  }
+
+  int64_t step() const { return step_; }
+  /// The batch of the next step.
+  const data::BatchPosition& next() const { return next_; }
+  /// What lines say of the end; the data decide it where epochs do.
+  int64_t shown_total() const { return shown_total_; }
+  int64_t epoch() const { return source_.epoch(next_.first_sample); }
+  bool is_at_end() const { return step_ >= last_step_ || (epochs_ && epoch() >= *epochs_); }
+
+  void begin_step() { ++step_; }
+  void end_step() {
+    ++next_.step;
+    next_.first_sample += batch_;
+  }
+
+ private:
+  data::DataSource& source_;
+  std::optional<int64_t> epochs_;
+  int64_t batch_;  // samples of a step
+  int64_t step_;   // that runs, or is done
+  int64_t last_step_ = 0;
+  int64_t shown_total_ = 0;
+  data::BatchPosition next_;
+};
+
+// Runs one step and has all pieces look at it.
+FinishedStep run_step(TrainOneStepCell& cell,
+                      data::DataSource& source,
+                      const AllConfig& config,
+                      const std::vector<StepObserver*>& pieces,
+                      LoopPosition& position) {
+  position.begin_step();
+  for (StepObserver* piece : pieces) {
+    piece->before(position.step());
+  }
+  FinishedStep finished{.record = {.step = position.step(), .epoch = position.epoch()}};
+  const auto start = Clock::now();
+  {
+    const PhaseScope whole("step");
+    finished.result = cell([&] {
+      const PhaseScope phase("data");
+      return step_batches(source, config, position.next());
+    }());
+  }
+  finished.record.step_time_ms = milliseconds_since(start);
+  finished.record.memory = memory_stats();
+  position.end_step();
+  finished.next = position.next();
+  finished.is_last = position.is_at_end();
+  for (StepObserver* piece : pieces) {
+    piece->after(finished);
+  }
+  return finished;
+}
+
 }  // namespace
 
 TrainSummary train(TrainOneStepCell& cell,
                    data::DataSource& source,
                    const AllConfig& config,
                    const TrainOptions& options) {
-  const TrainingConfig& t = config.training_config;
-  const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
-  const int64_t total =
-      options.total_steps.value_or(total_training_iters(config, get_data_parallel_world_size()));
-  check<ValueError>(total > 0 || t.epochs,
-                    "training: nothing to do; set training_config.training_iters, "
-                    "training_config.epochs or dataset_config.train_samples");
-  const int64_t last_step = total > 0 ? total : std::numeric_limits<int64_t>::max();
-  int64_t step = cell.position().seen;
-  data::BatchPosition position =
-      options.start.value_or(data::BatchPosition{.step = step, .first_sample = step * batch});
-  // What lines say of the end; the data decide it where epochs do.
-  int64_t shown_total = total;
-  if (t.epochs) {
-    const int64_t by_epochs =
-        step + data::batches_until_epoch(source, position.first_sample, batch, *t.epochs);
-    shown_total = total > 0 ? std::min(total, by_epochs) : by_epochs;
-  }
-  const auto data_are_used_up = [&](data::BatchPosition at) {
-    return t.epochs && source.epoch(at.first_sample) >= *t.epochs;
-  };
-
-  StepEvaluation evaluation(cell.network(), config, options.validation, options.test);
-  StepMonitor monitor(cell, config, shown_total);
-  SkipWatch skipped(cell, config);
-  NanWatch nan(cell, config);
-  ExpertLog experts(config);
-  MetricsOfSteps metrics(options.metrics);
-  StepLog log(config, shown_total, options.step_flops);
-  RunCheckpoints checkpoints(cell, config, options);
-  std::vector<StepObserver*> observers = {&checkpoints.acceptance(), &evaluation};
-  std::optional<EmbeddingNorm> embedding;
-  if (config.monitor_config.use_checkpoint_health_monitor) {
-    observers.push_back(&embedding.emplace(cell));
-  }
-  observers.insert(observers.end(), {&skipped, &monitor});
-  std::optional<AbnormalNormWatch> abnormal;
-  if (config.monitor_config.check_for_global_norm) {
-    observers.push_back(&abnormal.emplace(config));
-  }
-  observers.insert(observers.end(), {&nan, &experts, &metrics, &log, &checkpoints});
-  observers.insert(observers.end(), options.observers.begin(), options.observers.end());
-  require_parts(config, options.parts);
-  std::vector<std::unique_ptr<StepObserver>> of_parts;
-  for (RunPart* part : options.parts) {
-    if (auto observer = part->observer({.cell = cell, .config = config, .options = options})) {
-      observers.push_back(of_parts.emplace_back(std::move(observer)).get());
-    }
-  }
-  std::stable_sort(observers.begin(), observers.end(),
-                   [](const auto* a, const auto* b) { return a->phase() < b->phase(); });
-
-  checkpoints.set_pieces(observers);
+  LoopPosition position(cell, source, config, options);
+  LoopPieces pieces(cell, config, options, position.shown_total());
   if (options.trainer) {
-    for (StepObserver* observer : observers) {
-      observer->load_past(*options.trainer);
+    for (StepObserver* piece : pieces.all()) {
+      piece->load_past(*options.trainer);
     }
   }
-
   TrainSummary summary;
   RankContext::current().allocator().reset_peak();  // what is told is training's
-  while (step < last_step && !data_are_used_up(position) && !summary.stopped_on_request) {
-    ++step;
-    for (StepObserver* observer : observers) {
-      observer->before(step);
-    }
-    FinishedStep finished{.record = {.step = step, .epoch = source.epoch(position.first_sample)}};
-    const auto start = Clock::now();
-    {
-      const PhaseScope whole("step");
-      finished.result = cell([&] {
-        const PhaseScope phase("data");
-        return step_batches(source, config, position);
-      }());
-    }
-    finished.record.step_time_ms = milliseconds_since(start);
-    finished.record.memory = memory_stats();
-    ++position.step;
-    position.first_sample += batch;
-    finished.next = position;
-    finished.is_last = step >= last_step || data_are_used_up(position);
-    for (StepObserver* observer : observers) {
-      observer->after(finished);
-    }
+  while (!position.is_at_end() && !summary.stopped_on_request) {
+    const FinishedStep finished = run_step(cell, source, config, pieces.all(), position);
     add_to(summary, finished);
     summary.stopped_on_request =
         finished.stops || (options.stop_requested && options.stop_requested());
   }
-  for (StepObserver* observer : observers) {
-    observer->end();
+  for (StepObserver* piece : pieces.all()) {
+    piece->end();
   }
   end_progress();
   if (summary.steps > 1) {
     log_info(memory_line(memory_stats()));
   }
-  checkpoints.end(summary.stopped_on_request);
+  pieces.checkpoints().end(summary.stopped_on_request);
   return summary;
 }
 

@@ -8,10 +8,6 @@
 
 namespace tapestry {
 
-bool is_gated(const std::string& hidden_act) {
-  return hidden_act == "swiglu" || hidden_act == "fused_swiglu";
-}
-
 bool keeps_only_input(const std::string& hidden_act) {
   return is_gated(hidden_act) || hidden_act == "gelu" || hidden_act == "fast_gelu" ||
          hidden_act == "silu";
@@ -33,8 +29,8 @@ Tensor apart(const Tensor& x, const Tensor& bias) {
 }  // namespace
 
 bool uses_fused_activation(const TransformerConfig& config) {
-  return is_gated(config.hidden_act) ? config.apply_swiglu_fusion.value_or(config.use_fused_kernels)
-                                     : config.use_fused_kernels;
+  return has_gated_mlp(config) ? config.apply_swiglu_fusion.value_or(config.use_fused_kernels)
+                               : config.use_fused_kernels;
 }
 
 Activation get_act_func(const std::string& hidden_act, bool use_fused) {

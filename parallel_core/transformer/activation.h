@@ -11,10 +11,6 @@ namespace tapestry {
 /// f(x + bias); bias [last axis] may be undefined.
 using Activation = Tensor (*)(const Tensor& x, const Tensor& bias);
 
-/// True for "swiglu" and "fused_swiglu", whose input is twice as wide as their output: gate first,
-/// then up.
-bool is_gated(const std::string& hidden_act);
-
 /// True for the ones whose backward keeps their input alone, so that their output can be made again
 /// from it instead of being kept for the next layer.
 bool keeps_only_input(const std::string& hidden_act);

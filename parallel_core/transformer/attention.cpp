@@ -11,6 +11,7 @@
 #include "parallel_core/context_parallel/attention.h"
 #include "parallel_core/init_method.h"
 #include "parallel_core/lora/low_rank_spec.h"
+#include "parallel_core/model_matrices.h"
 #include "parallel_core/random.h"
 #include "parallel_core/transformer/activation_recorder.h"
 
@@ -57,16 +58,17 @@ ParallelLinearSpec qkv_spec(const TransformerConfig& config,
                             const TensorParallelLayout& layout,
                             const std::string& prefix) {
   const int64_t hidden = config.hidden_size;
-  const int64_t dim = config.kv_channels.value();
+  const LayerWidths widths = layer_widths(config);
+  const int64_t dim = widths.channels;
   const HeadShare share = head_share(config, layout);
   const int64_t per_group = share.heads / share.groups;
   ParallelLinearSpec spec{.input_size = hidden,
                           .output_size = share.groups * (per_group + 2) * dim,
                           .precision = precision_of(config),
                           .layout = layout};
-  // `units` heads or groups in all, of which the rank has `own` from `first` on; they are the
-  // entries [begin, end) of each group.
-  const auto cut = [&](const char* name, int64_t units, int64_t first, int64_t own, int64_t copies,
+  // Of `rows` in all the rank has `own` heads or groups from `first` on; they are the entries
+  // [begin, end) of each group.
+  const auto cut = [&](const char* name, int64_t rows, int64_t first, int64_t own, int64_t copies,
                        int64_t begin, int64_t end) {
     const auto placed = [&](LogicalInit init, const Shape& view) {
       init.logical.view_shape = view;
@@ -77,26 +79,26 @@ ParallelLinearSpec qkv_spec(const TransformerConfig& config,
       return init;
     };
     const std::string full_name = prefix + "." + name;
-    spec.weight.push_back(placed(sliced(full_name + ".weight", {units * dim, hidden}, 0,
-                                        first * dim, own * dim, weight_init(config)),
+    spec.weight.push_back(placed(sliced(full_name + ".weight", {rows, hidden}, 0, first * dim,
+                                        own * dim, weight_init(config)),
                                  {share.groups, per_group + 2, dim, hidden}));
     if (config.qkv_has_bias) {
-      spec.bias.push_back(placed(
-          sliced(full_name + ".bias", {units * dim}, 0, first * dim, own * dim, bias_init(config)),
-          {share.groups, per_group + 2, dim}));
+      spec.bias.push_back(
+          placed(sliced(full_name + ".bias", {rows}, 0, first * dim, own * dim, bias_init(config)),
+                 {share.groups, per_group + 2, dim}));
     }
   };
-  const int64_t groups = config.num_query_groups;
-  cut("wq", config.num_attention_heads, share.first_head, share.heads, 1, 0, per_group);
-  cut("wk", groups, share.first_group, share.groups, share.copies, per_group, per_group + 1);
-  cut("wv", groups, share.first_group, share.groups, share.copies, per_group + 1, per_group + 2);
+  cut("wq", widths.queries, share.first_head, share.heads, 1, 0, per_group);
+  cut("wk", widths.keys, share.first_group, share.groups, share.copies, per_group, per_group + 1);
+  cut("wv", widths.keys, share.first_group, share.groups, share.copies, per_group + 1,
+      per_group + 2);
   return spec;
 }
 
 ParallelLinearSpec out_spec(const TransformerConfig& config,
                             const TensorParallelLayout& layout,
                             const std::string& prefix) {
-  const int64_t context = config.num_attention_heads * config.kv_channels.value();
+  const int64_t context = layer_widths(config).queries;
   const int64_t own = context / layout.size;
   ParallelLinearSpec spec{.input_size = own,
                           .output_size = config.hidden_size,

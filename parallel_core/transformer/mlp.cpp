@@ -18,7 +18,7 @@ ParallelLinearSpec mapping_spec(const TransformerConfig& config,
   const int64_t own = layout.share_of(ffn, "channels of the MLP");
   const int64_t first = layout.rank * own;
   std::vector<std::string> names = {prefix + "w_up"};
-  if (is_gated(config.hidden_act)) {
+  if (has_gated_mlp(config)) {
     names.insert(names.begin(), prefix + "w_gate");
   }
   ParallelLinearSpec spec{.input_size = hidden,

@@ -24,6 +24,11 @@ class LayerList final : public nn::Module {
   }
 };
 
+// The block's result stays apart until a norm reads the sum.
+ResidualStream operator+(const ResidualStream& x, const OutputAndBias& block) {
+  return {x.value, block};
+}
+
 }  // namespace
 
 ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& config,
@@ -64,12 +69,100 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
   }
 }
 
-AddNorm ParallelTransformerLayer::normalize(const ResidualStream& stream,
-                                            ParallelNorm& norm,
-                                            LayerOp norm_op,
-                                            bool adds_again,
-                                            const LayerPass& pass) const {
-  RecomputedValues* const values = pass.values();
+// One pass of the layer: its four parts, each with what is recomputed of it and reported around it.
+class ParallelTransformerLayer::Pass {
+ public:
+  Pass(const ParallelTransformerLayer& layer, const AttentionContext& context)
+      : layer_(layer),
+        context_(context),
+        values_(layer.recompute_ && grad_enabled() ? std::make_shared<RecomputedValues>()
+                                                   : nullptr),
+        pass_(values_ != nullptr ? LayerPass(*layer.recompute_, *values_) : LayerPass()) {
+    if (is_full()) {
+      values_->set_repeats_communication(policy().repeats_communication);
+    }
+  }
+
+  /// Adds to x what is pending, reads it, and lets go what the layer before recomputes.
+  Tensor attention_norm(ResidualStream& x) {
+    AddNorm out =
+        normalize(x, *layer_.input_norm_, LayerOp::kInputNorm, is_full() && !policy().keeps_input);
+    x.release();
+    if (is_full() && policy().slices_input && policy().keeps_input) {
+      slice_input(out.sum);
+    }
+    rest_.emplace(pass_);
+    return read(x, out, "attention_norm");
+  }
+
+  OutputAndBias attention(const Tensor& normed) const {
+    return finish((*layer_.attention_)(normed, context_, pass_), LayerOp::kOutProj,
+                  DropoutSite::kAttentionOutput, layer_.attn_post_norm_,
+                  LayerOp::kAttentionPostNorm);
+  }
+
+  Tensor ffn_norm(ResidualStream& x) {
+    AddNorm out = normalize(x, *layer_.post_attention_norm_, LayerOp::kPostAttentionNorm,
+                            values_ != nullptr && policy().recomputes(LayerOp::kAdd));
+    return read(x, out, "ffn_norm");
+  }
+
+  OutputAndBias mlp(const Tensor& normed) const {
+    return finish((*layer_.mlp_)(normed, pass_), LayerOp::kProjection, DropoutSite::kMlpOutput,
+                  layer_.ffn_post_norm_, LayerOp::kFfnPostNorm);
+  }
+
+  /// Shows a block's result, and what becomes of it by adding. Both are made only to be shown, as
+  /// the next norm adds; but a sum that another takes the place of is made here.
+  ResidualStream shown(ResidualStream x, const char* block, const char* sum) const {
+    report_if_recorded([&] { show_sum(x, block, sum); });
+    return x;
+  }
+
+  /// What is recomputed goes when the next layer has read the layer's result.
+  ResidualStream end(ResidualStream x) const {
+    x.recomputed = values_;
+    return x;
+  }
+
+ private:
+  struct Rest {
+    explicit Rest(const LayerPass& pass) : scope(pass.rest()) {}
+    RecomputeScope scope;
+  };
+
+  const RecomputePolicy& policy() const { return *layer_.recompute_; }
+  bool is_full() const { return values_ != nullptr && policy().full; }
+  std::vector<ReportedAxis> axes_of(const Tensor& value) const {
+    return hidden_axes(value, layer_.batch_axis_, layer_.context_layout_, layer_.layout_);
+  }
+  std::string name_of(const char* value) const { return layer_value(layer_.layer_, value); }
+
+  AddNorm normalize(const ResidualStream& stream,
+                    ParallelNorm& norm,
+                    LayerOp norm_op,
+                    bool adds_again) const;
+  void slice_input(const Tensor& input) const;
+  Tensor read(ResidualStream& x, AddNorm& out, const char* name) const;
+  OutputAndBias finish(const OutputAndBias& block,
+                       LayerOp block_op,
+                       DropoutSite site,
+                       ParallelNorm* post_norm,
+                       LayerOp post_norm_op) const;
+  void show_sum(ResidualStream& x, const char* block, const char* sum) const;
+
+  const ParallelTransformerLayer& layer_;
+  const AttentionContext& context_;
+  std::shared_ptr<RecomputedValues> values_;  // null: nothing is recomputed
+  LayerPass pass_;
+  std::optional<Rest> rest_;  // from the first norm on, around everything
+};
+
+AddNorm ParallelTransformerLayer::Pass::normalize(const ResidualStream& stream,
+                                                  ParallelNorm& norm,
+                                                  LayerOp norm_op,
+                                                  bool adds_again) const {
+  RecomputedValues* const values = pass_.values();
   if (values == nullptr) {
     return stream.normalize(norm);
   }
@@ -77,17 +170,17 @@ AddNorm ParallelTransformerLayer::normalize(const ResidualStream& stream,
   if (!stream.pending.output.defined() || !norm.adds_in_one_pass(stream.value)) {
     {
       const RecomputeScope scope(adds_again ? values : nullptr);
-      out.sum = stream.sum(precision_);
+      out.sum = stream.sum(layer_.precision_);
     }
-    const RecomputeScope scope = pass.of(norm_op);
+    const RecomputeScope scope = pass_.of(norm_op);
     out.normed = norm(out.sum);
     return out;
   }
   const RecomputeScope scope(adds_again ? values : nullptr);
   out = norm.add(stream.pending, stream.value);
-  if (adds_again && !pass.policy()->recomputes(norm_op)) {
+  if (adds_again && !policy().recomputes(norm_op)) {
     values->keep(out.normed);
-  } else if (!adds_again && pass.policy()->recomputes(norm_op)) {
+  } else if (!adds_again && policy().recomputes(norm_op)) {
     // From the sum, which has the same bits whoever has added it.
     values->add(out.normed, [&norm, sum = alias(out.sum)] { return norm.forward(sum); });
   }
@@ -95,20 +188,21 @@ AddNorm ParallelTransformerLayer::normalize(const ResidualStream& stream,
 }
 
 // Keeps the rank's share of what all tensor-parallel ranks have.
-void ParallelTransformerLayer::slice_input(const Tensor& input, const LayerPass& pass) const {
+void ParallelTransformerLayer::Pass::slice_input(const Tensor& input) const {
+  const TensorParallelLayout& layout = layer_.layout_;
   const bool whole_storage = input.is_contiguous() && input.offset() == 0 &&
                              input.storage()->bytes() == input.numel() * size_of(input.dtype());
-  if (layout_.size == 1 || layout_.sequence_axis || !whole_storage) {
+  if (layout.size == 1 || layout.sequence_axis || !whole_storage) {
     return;
   }
   const NoGradGuard guard;
   const int64_t size = input.numel();
-  const int64_t share = (size + layout_.size - 1) / layout_.size;
-  const int64_t first = std::min(size, layout_.rank * share);
+  const int64_t share = (size + layout.size - 1) / layout.size;
+  const int64_t first = std::min(size, layout.rank * share);
   const Tensor own = zeros({share}, input.dtype());
   const int64_t count = std::min(share, size - first);
   copy_values(alias(input, {count}, {1}, first), alias(own, {count}, {1}, 0));
-  pass.values()->add(input, [own, shape = input.shape(), size, group = layout_.group] {
+  values_->add(input, [own, shape = input.shape(), size, group = layout.group] {
     const Tensor all = empty({group->size() * own.numel()}, own.dtype());
     group->all_gather(all, own);
     Tensor out = empty(shape, own.dtype());
@@ -117,92 +211,74 @@ void ParallelTransformerLayer::slice_input(const Tensor& input, const LayerPass&
   });
 }
 
-OutputAndBias ParallelTransformerLayer::finish(const OutputAndBias& block,
-                                               LayerOp block_op,
-                                               DropoutSite site,
-                                               ParallelNorm* post_norm,
-                                               LayerOp post_norm_op,
-                                               const LayerPass& pass) const {
-  const bool drops = is_training() && dropout_ > 0;
+// What the norm has made of x, and the sum, or where residuals start behind norms its result, as
+// the x that the block is added to.
+Tensor ParallelTransformerLayer::Pass::read(ResidualStream& x,
+                                            AddNorm& out,
+                                            const char* name) const {
+  report_if_recorded(
+      [&] { pass_activation(name_of(name), out.normed, axes_of(out.normed), layer_.batch_axis_); });
+  x = {layer_.residual_from_norm_ ? out.normed : out.sum};
+  return out.normed;
+}
+
+// Bias, dropout and the norm behind the block, as far as there are any.
+OutputAndBias ParallelTransformerLayer::Pass::finish(const OutputAndBias& block,
+                                                     LayerOp block_op,
+                                                     DropoutSite site,
+                                                     ParallelNorm* post_norm,
+                                                     LayerOp post_norm_op) const {
+  const bool drops = layer_.is_training() && layer_.dropout_ > 0;
   if (!drops && post_norm == nullptr) {
     return block;
   }
   Tensor out;
   {
-    const RecomputeScope scope = pass.of(block_op);
+    const RecomputeScope scope = pass_.of(block_op);
     out = add_bias(block.output, block.bias);
     if (drops) {
-      out = hidden_dropout(out, dropout_, layer_, site, batch_axis_,
-                           hidden_positions(context_layout_, layout_, out.size(1 - batch_axis_)));
+      out = hidden_dropout(out, layer_.dropout_, layer_.layer_, site, layer_.batch_axis_,
+                           hidden_positions(layer_.context_layout_, layer_.layout_,
+                                            out.size(1 - layer_.batch_axis_)));
     }
   }
   if (post_norm != nullptr) {
-    const RecomputeScope scope = pass.of(post_norm_op);
+    const RecomputeScope scope = pass_.of(post_norm_op);
     out = (*post_norm)(out);
   }
   return {out, {}};
 }
 
+void ParallelTransformerLayer::Pass::show_sum(ResidualStream& x,
+                                              const char* block,
+                                              const char* sum) const {
+  const int64_t batch_axis = layer_.batch_axis_;
+  const OutputAndBias made = x.pending;
+  const Tensor result = shown_only([&] { return add_bias(made.output, made.bias); });
+  const Tensor total = shown_only([&] { return x.sum(layer_.precision_); });
+  Tensor with_gradient = made.output;
+  if (activations_are_replaced()) {
+    Tensor replaced = [&] {
+      const UnobservedScope unobserved;
+      return x.sum(layer_.precision_);
+    }();
+    if (replace_activation(name_of(sum), replaced, axes_of(replaced), batch_axis)) {
+      x.value = with_gradient = replaced;
+      x.pending = {};
+    }
+  }
+  report_activation(name_of(block), result, axes_of(result), batch_axis, with_gradient);
+  report_activation(name_of(sum), total, axes_of(total), batch_axis);
+}
+
 ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
                                                  const AttentionContext& context) {
-  const auto axes_of = [&](const Tensor& value) {
-    return hidden_axes(value, batch_axis_, context_layout_, layout_);
-  };
-  const auto pass_on = [&](const char* name, Tensor& value) {
-    report_if_recorded(
-        [&] { pass_activation(layer_value(layer_, name), value, axes_of(value), batch_axis_); });
-  };
-  // A block's result, and what becomes of it by adding. Both are made only to be shown, as the next
-  // norm adds; but a sum that another takes the place of is made here.
-  const auto pass_sum = [&](const char* block, const char* name, ResidualStream& out) {
-    report_if_recorded([&] {
-      const OutputAndBias made = out.pending;
-      const Tensor shown = shown_only([&] { return add_bias(made.output, made.bias); });
-      const Tensor total = shown_only([&] { return out.sum(precision_); });
-      Tensor with_gradient = made.output;
-      if (activations_are_replaced()) {
-        Tensor sum = [&] {
-          const UnobservedScope unobserved;
-          return out.sum(precision_);
-        }();
-        if (replace_activation(layer_value(layer_, name), sum, axes_of(sum), batch_axis_)) {
-          out.value = with_gradient = sum;
-          out.pending = {};
-        }
-      }
-      report_activation(layer_value(layer_, block), shown, axes_of(shown), batch_axis_,
-                        with_gradient);
-      report_activation(layer_value(layer_, name), total, axes_of(total), batch_axis_);
-    });
-  };
-  const auto values = recompute_ && grad_enabled() ? std::make_shared<RecomputedValues>() : nullptr;
-  const LayerPass pass = values != nullptr ? LayerPass(*recompute_, *values) : LayerPass();
-  const bool full = values != nullptr && recompute_->full;
-  if (full) {
-    values->set_repeats_communication(recompute_->repeats_communication);
-  }
-  AddNorm before =
-      normalize(stream, *input_norm_, LayerOp::kInputNorm, full && !recompute_->keeps_input, pass);
-  stream.release();
-  if (full && recompute_->slices_input && recompute_->keeps_input) {
-    slice_input(before.sum, pass);
-  }
-  const RecomputeScope scope = pass.rest();
-  pass_on("attention_norm", before.normed);
-  const OutputAndBias attended =
-      finish((*attention_)(before.normed, context, pass), LayerOp::kOutProj,
-             DropoutSite::kAttentionOutput, attn_post_norm_, LayerOp::kAttentionPostNorm, pass);
-  ResidualStream middle = {residual_from_norm_ ? before.normed : before.sum, attended};
-  pass_sum("attention", "attention_residual", middle);
-  AddNorm between = normalize(middle, *post_attention_norm_, LayerOp::kPostAttentionNorm,
-                              values != nullptr && recompute_->recomputes(LayerOp::kAdd), pass);
-  pass_on("ffn_norm", between.normed);
-  const OutputAndBias fed =
-      finish((*mlp_)(between.normed, pass), LayerOp::kProjection, DropoutSite::kMlpOutput,
-             ffn_post_norm_, LayerOp::kFfnPostNorm, pass);
-  ResidualStream out = {residual_from_norm_ ? between.normed : between.sum, fed, values};
-  pass_sum("mlp", "output", out);
-  return out;
+  Pass p(*this, context);
+  ResidualStream x = stream;
+  // Each norm leaves in x the sum that it reads, and so that the block's result is added to.
+  ResidualStream h =
+      p.shown(x + p.attention(p.attention_norm(x)), "attention", "attention_residual");
+  return p.end(p.shown(h + p.mlp(p.ffn_norm(h)), "mlp", "output"));
 }
 
 ParallelTransformer::ParallelTransformer(const TransformerConfig& config,

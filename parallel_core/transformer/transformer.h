@@ -18,6 +18,7 @@
 namespace tapestry {
 
 /// One pre-norm layer: x + dropout(attention(norm(x))), then the same with the feed-forward block.
+/// What is recomputed and what is reported is wrapped around these calls.
 ///
 /// What config.layer_recompute says for it is not kept but made again in backward, from what comes
 /// before it in the layer (autograd/tape/recompute.h). Of a layer that is recomputed as a whole the
@@ -35,18 +36,7 @@ class ParallelTransformerLayer final : public nn::Module,
   ResidualStream forward(const ResidualStream& stream, const AttentionContext& context);
 
  private:
-  AddNorm normalize(const ResidualStream& stream,
-                    ParallelNorm& norm,
-                    LayerOp norm_op,
-                    bool adds_again,
-                    const LayerPass& pass) const;
-  void slice_input(const Tensor& input, const LayerPass& pass) const;
-  OutputAndBias finish(const OutputAndBias& block,
-                       LayerOp block_op,
-                       DropoutSite site,
-                       ParallelNorm* post_norm,
-                       LayerOp post_norm_op,
-                       const LayerPass& pass) const;
+  class Pass;
 
   int64_t layer_;  // from 0
   int64_t batch_axis_;

@@ -195,7 +195,7 @@ void resolve_mlp(Resolution& r) {
   auto& model = r.config().model_config;
   constexpr const char* kGated = "model_config.gated_linear_unit";
   if (r.sound({"model_config.hidden_act", kGated})) {
-    const bool gated = model.hidden_act == "swiglu";
+    const bool gated = has_gated_mlp(model);
     if (model.gated_linear_unit != gated) {
       if (r.given(kGated)) {
         r.error(kGated, concat("is ", gated ? "False" : "True", ", but hidden_act ",

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "autograd/tensor/error.h"
@@ -252,6 +253,14 @@ void log_error(const std::string& message) { write(spdlog::level::err, message);
 
 void log_detail(const std::string& message) {
   write_to(LogPart::kFiles, spdlog::level::info, message);
+}
+
+void log_lines(const std::string& text, void (*log)(const std::string&)) {
+  std::istringstream lines(text);
+  std::string line;
+  while (std::getline(lines, line)) {
+    log(line);
+  }
 }
 
 void log_consequence(const std::string& message) {

@@ -28,6 +28,8 @@ void log_error(const std::string& message);
 void log_info(const std::string& message, const std::string& on_terminal);
 /// Information for the log files alone.
 void log_detail(const std::string& message);
+/// Each line of a text by itself.
+void log_lines(const std::string& text, void (*log)(const std::string&));
 /// To the log files alone: an error whose cause another rank reports.
 void log_consequence(const std::string& message);
 

@@ -55,7 +55,7 @@ Experts::Experts(const TransformerConfig& config, int64_t layer_number)
   const int64_t own = divided(ffn_, slices_, "channels of an expert",
                               "moe_ffn_hidden_size or expert_tensor_parallel_size");
   std::vector<Matrix> inner = {Matrix::kUp};
-  if (is_gated(config.hidden_act)) {
+  if (has_gated_mlp(config)) {
     inner.insert(inner.begin(), Matrix::kGate);
   }
   const int64_t width = std::ssize(inner) * own;

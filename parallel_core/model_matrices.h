@@ -1,0 +1,102 @@
+// The matrices of a model as its configuration describes them, in one table: parameter counts,
+// estimates, adapters and files ask it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "autograd/tensor/shape.h"
+#include "parallel_core/config/config.h"
+
+namespace tapestry {
+
+/// What a tensor of a model is for.
+enum class MatrixRole : uint8_t {
+  kEmbedding,
+  kPositions,
+  kHead,  ///< an output matrix of its own; a tied one is the embedding
+  kNorm,
+  kQuery,
+  kKey,
+  kValue,
+  kOutput,  ///< of attention
+  kRouter,
+  kSharedExpertGate,
+  kGate,  ///< of an MLP, a shared expert or a routed expert
+  kUp,
+  kDown,
+};
+
+/// A weight of the model with its bias.
+struct ModelMatrix {
+  std::string name;    ///< logical, without ".weight": "layers.0.attention.wq"
+  std::string module;  ///< path in memory of the module that holds it: "...attention.qkv_proj"
+  MatrixRole role = MatrixRole::kNorm;
+  Shape shape;  ///< [out, in]; of a norm [size]
+  bool has_bias = false;
+  int64_t layer = -1;  ///< from 0; -1 outside of layers
+  /// Of routed experts, which are alike: how many there are. Then this is the first one's.
+  int64_t experts = 0;
+  /// The axis of the weight along which ranks divide it: those of the tensor-parallel group, of an
+  /// expert those that share it. Empty: every rank has all of it.
+  std::optional<int64_t> sharded_axis = std::nullopt;
+  int64_t unit = 1;            ///< along that axis, what stays together: the channels of a head
+  bool quantizable = false;    ///< may be blocks of 8 bits (lora_config.base_dtype: q8_0)
+  bool takes_adapter = false;  ///< lora_config can adapt it
+
+  bool is_norm() const { return role == MatrixRole::kNorm; }
+};
+
+/// Ranks over which a model's matrices are divided, and those of its experts.
+struct ModelShares {
+  int64_t tensor = 1;
+  int64_t expert = 1;         ///< ranks with other experts
+  int64_t expert_tensor = 1;  ///< ranks with other slices of the same
+};
+
+/// Widths of what a layer computes with: of one rank's share of its matrices.
+struct LayerWidths {
+  int64_t heads = 0;
+  int64_t groups = 0;    ///< of keys and values; a rank has at least one
+  int64_t channels = 0;  ///< of a head
+  int64_t queries = 0;   ///< heads * channels
+  int64_t keys = 0;      ///< groups * channels, of keys as of values
+  int64_t ffn = 0;       ///< inside the MLP
+  int64_t expert_ffn = 0;
+  int64_t shared_ffn = 0;  ///< inside the shared expert; 0: there is none
+  int64_t gates = 1;       ///< 2 where the first matrix of an MLP gives gate and up
+};
+
+/// ValueError for sizes whose products exceed 2^53.
+LayerWidths layer_widths(const TransformerConfig& config, const ModelShares& shares = {});
+
+/// The two kinds of layers.
+enum class LayerKind : uint8_t { kDense, kMixture };
+
+LayerKind layer_kind(const TransformerConfig& config, int64_t layer);
+
+/// Of one layer, in the order of the modules in memory: norms, router, matrices. ValueError as
+/// layer_widths. The second form is for a layer of a given kind, whichever `layer` has.
+std::vector<ModelMatrix> layer_matrices(const TransformerConfig& config, int64_t layer);
+std::vector<ModelMatrix> layer_matrices(const TransformerConfig& config,
+                                        int64_t layer,
+                                        LayerKind kind);
+
+/// The embeddings, of tokens and of positions.
+std::vector<ModelMatrix> matrices_before_layers(const TransformerConfig& config);
+/// The last norm and an output matrix of its own.
+std::vector<ModelMatrix> matrices_after_layers(const TransformerConfig& config);
+
+/// All of the model.
+std::vector<ModelMatrix> model_matrices(const TransformerConfig& config);
+
+/// Shape of a rank's part of the weight: of as many units as the rank with the most has.
+Shape shape_on_rank(const ModelMatrix& matrix, const ModelShares& shares);
+/// Elements of that and of its bias, of one expert; in double so that absurd sizes do no harm.
+double elements_on_rank(const ModelMatrix& matrix, const ModelShares& shares = {});
+/// Of the weight alone.
+double weight_elements(const ModelMatrix& matrix, const ModelShares& shares = {});
+
+}  // namespace tapestry

@@ -1,0 +1,122 @@
+#include "parallel_core/parameter_count.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+namespace {
+
+ParameterCounts count_of_layer(const TransformerConfig& model,
+                               LayerKind kind,
+                               const ModelShares& shares,
+                               int64_t experts) {
+  ParameterCounts counts;
+  for (const ModelMatrix& matrix : layer_matrices(model, 0, kind)) {
+    const double elements = elements_on_rank(matrix, shares);
+    if (matrix.experts > 0) {
+      counts.experts += static_cast<double>(experts) * elements;
+    } else {
+      counts.dense += elements;
+    }
+  }
+  return counts;
+}
+
+double elements_of(const std::vector<ModelMatrix>& matrices, const ModelShares& shares) {
+  double sum = 0;
+  for (const ModelMatrix& matrix : matrices) {
+    sum += elements_on_rank(matrix, shares);
+  }
+  return sum;
+}
+
+}  // namespace
+
+LayerCounts count_layers(const TransformerConfig& model, int64_t first, int64_t count) {
+  LayerCounts out;
+  for (int64_t i = first; i < first + count; ++i) {
+    ++(is_moe_layer(model, i) ? out.mixtures : out.dense);
+  }
+  return out;
+}
+
+LayerCounts count_layers(const TransformerConfig& model) {
+  return model.moe.num_experts > 1 ? count_layers(model, 0, model.num_layers)
+                                   : LayerCounts{.dense = model.num_layers};
+}
+
+ParameterCounts count_parameters(const TransformerConfig& model,
+                                 const ModelPart& part,
+                                 const ModelShares& shares,
+                                 int64_t experts) {
+  ParameterCounts out;
+  for (const auto& [kind, layers] : {std::pair{LayerKind::kDense, part.layers.dense},
+                                     std::pair{LayerKind::kMixture, part.layers.mixtures}}) {
+    if (layers > 0) {
+      const ParameterCounts layer = count_of_layer(model, kind, shares, experts);
+      out.dense += static_cast<double>(layers) * layer.dense;
+      out.experts += static_cast<double>(layers) * layer.experts;
+    }
+  }
+  const std::vector<ModelMatrix> before = matrices_before_layers(model);
+  if (part.pre_process) {
+    out.dense += elements_of(before, shares);
+  }
+  if (part.post_process) {
+    out.dense += elements_of(matrices_after_layers(model), shares);
+    if (!part.pre_process && !model.untie_embeddings_and_output_weights) {
+      out.dense += elements_on_rank(before.front(), shares);
+    }
+  }
+  return out;
+}
+
+int64_t parameter_count(const TransformerConfig& model, const ModelShares& shares) {
+  const int64_t experts = model.moe.num_experts / std::max<int64_t>(shares.expert, 1);
+  const double total =
+      count_parameters(model, {.layers = count_layers(model)}, shares, experts).all();
+  check<ValueError>(total < 9007199254740992.0,  // 2^53: every step above is exact below it
+                    "the model would have about ", total, " parameters; check vocab_size, ",
+                    "num_layers, hidden_size and ffn_hidden_size");
+  return static_cast<int64_t>(total);
+}
+
+int64_t active_parameter_count(const TransformerConfig& model) {
+  parameter_count(model);  // throws for numbers that are out of all bounds
+  return static_cast<int64_t>(
+      count_parameters(model, {.layers = count_layers(model)}, {}, model.moe.moe_router_topk)
+          .all());
+}
+
+double largest_parameter(const TransformerConfig& model) {
+  std::vector<ModelMatrix> matrices = matrices_before_layers(model);
+  for (const LayerKind kind : {LayerKind::kDense, LayerKind::kMixture}) {
+    if (kind == LayerKind::kMixture && model.moe.num_experts <= 1) {
+      continue;
+    }
+    // As layers of different numbers, so that their modules have different names.
+    for (ModelMatrix& matrix : layer_matrices(model, static_cast<int64_t>(kind), kind)) {
+      matrices.push_back(std::move(matrix));
+    }
+  }
+  std::map<std::string, double> sizes;
+  for (const ModelMatrix& matrix : matrices) {
+    const auto experts = static_cast<double>(std::max<int64_t>(matrix.experts, 1));
+    // The two parameters of the experts are in one module.
+    const bool down = matrix.experts > 0 && matrix.role == MatrixRole::kDown;
+    sizes[matrix.module + (down ? ".down" : "")] += experts * weight_elements(matrix);
+  }
+  double most = 0;
+  for (const auto& [module, size] : sizes) {
+    most = std::max(most, size);
+  }
+  return most;
+}
+
+}  // namespace tapestry

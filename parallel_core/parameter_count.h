@@ -1,0 +1,52 @@
+// How many parameters a configuration means, without a model.
+#pragma once
+
+#include <cstdint>
+
+#include "parallel_core/model_matrices.h"
+
+namespace tapestry {
+
+/// Parameters of the model, exactly; a tied output matrix counts once. With several ranks those
+/// that one of them holds, the vocabulary's padding included. ValueError if the number does not fit
+/// 53 bits.
+int64_t parameter_count(const TransformerConfig& model, const ModelShares& shares = {});
+/// Of these the ones that a token meets: of the experts of a layer those that it is sent to.
+int64_t active_parameter_count(const TransformerConfig& model);
+
+/// Layers of a part of the model.
+struct LayerCounts {
+  int64_t dense = 0;
+  int64_t mixtures = 0;
+};
+
+LayerCounts count_layers(const TransformerConfig& model, int64_t first, int64_t count);
+LayerCounts count_layers(const TransformerConfig& model);
+
+/// A part of the model: so many layers, with or without what comes before and after them. An end
+/// without the beginning has a copy of a tied table.
+struct ModelPart {
+  LayerCounts layers;
+  bool pre_process = true;
+  bool post_process = true;
+};
+
+/// In double, so that absurd sizes do no harm.
+struct ParameterCounts {
+  double dense = 0;
+  double experts = 0;  ///< of routed experts
+
+  double all() const { return dense + experts; }
+};
+
+/// Of one rank's share of a part, with `experts` of each mixture.
+ParameterCounts count_parameters(const TransformerConfig& model,
+                                 const ModelPart& part,
+                                 const ModelShares& shares,
+                                 int64_t experts);
+
+/// Elements of the largest parameter in memory, which the matrices of a module are fused into; with
+/// one tensor-parallel rank.
+double largest_parameter(const TransformerConfig& model);
+
+}  // namespace tapestry

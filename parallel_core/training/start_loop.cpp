@@ -1,0 +1,257 @@
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "autograd/io/atomic_file.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
+#include "parallel_core/config/show/render.h"
+#include "parallel_core/dist_checkpointing/agreement.h"
+#include "parallel_core/dist_checkpointing/checkpoint_folder.h"
+#include "parallel_core/dist_checkpointing/training_state_file.h"
+#include "parallel_core/estimates/time_estimate.h"
+#include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/training/log/logging.h"
+#include "parallel_core/training/ranks/equal_configurations.h"
+#include "parallel_core/training/starting_run.h"
+
+namespace tapestry {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A request to stop that also comes when so many minutes have passed.
+std::function<bool()> with_time_limit(std::function<bool()> requested,
+                                      const std::optional<double>& minutes) {
+  if (!minutes) {
+    return requested;
+  }
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                       std::chrono::duration<double, std::ratio<60>>(*minutes));
+  return [requested = std::move(requested), end] {
+    return std::chrono::steady_clock::now() >= end || (requested && requested());
+  };
+}
+
+// Ranks hear of a signal at different times; all have to stop after the same step.
+std::function<bool()> stop_of_all(const PretrainOptions& options,
+                                  const std::optional<double>& minutes) {
+  const std::function<bool()> own = with_time_limit(options.stop_requested, minutes);
+  if (options.world->size() == 1 || !own) {
+    return own;
+  }
+  return [world = options.world, requested = own] {
+    const Tensor stop = full({1}, requested() ? 1 : 0, kInt32);
+    world->all_reduce(stop, ReduceOp::kMax);
+    return stop.item() != 0;
+  };
+}
+
+// Puts everything but the weights back to where the checkpoint was made.
+void go_on_with(const ResumePoint& point,
+                const TrainingConfig& t,
+                ParallelModel& model,
+                optim::Optimizer& optimizer,
+                TrainOneStepCell& cell) {
+  if (t.no_load_optim) {
+    load_buffers(point.checkpoint, model);
+  } else {
+    load_optimizer_state(point.checkpoint, model, optimizer);
+    cell.grad_scaler().set_state(point.trainer.scaler);
+  }
+  if (!t.no_load_rng) {
+    RankContext::current().default_generator().set_state(point.trainer.generator);
+  }
+  cell.set_position(point.trainer.position);
+  if (NormSpikes* spikes = cell.norm_spikes(); spikes != nullptr && point.trainer.norm_spikes) {
+    spikes->set_state(*point.trainer.norm_spikes);
+  }
+}
+
+// Of a run whose best checkpoint is gone, removed by hand or spoilt, the next evaluation is the
+// best.
+void forget_best_that_is_gone(TrainerState& trainer,
+                              const std::string& checkpoint,
+                              const std::string& own_folder,
+                              ProcessGroup& world) {
+  if (!trainer.best) {
+    return;
+  }
+  const std::string name = checkpoint_name(trainer.best->step);
+  const fs::path beside = fs::path(checkpoint).parent_path();
+  std::error_code none;
+  const bool there =
+      fs::is_directory(beside / name, none) || fs::is_directory(fs::path(own_folder) / name, none);
+  if (all_gather_text(world, there ? "there" : "").front().empty()) {
+    log_warning(concat("the best checkpoint, ", (beside / name).string(),
+                       ", is not there any more; the next evaluation is the best anew"));
+    trainer.best.reset();
+  }
+}
+
+// One comment line, whatever the text holds.
+std::string comment_line(const std::string& text) {
+  std::string line = "# " + text;
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < ' '; }, ' ');
+  return line + "\n";
+}
+
+// The schedule of a new run, or the checkpoint's.
+ResumedSchedule schedule_of(const StartingRun& run) {
+  const AllConfig& config = run.config;
+  const int64_t ranks = get_data_parallel_world_size();
+  if (run.resume) {
+    ResumedSchedule schedule =
+        resume_schedule(config, ranks, run.resume->trainer.schedule, run.resume->checkpoint);
+    if (!schedule.remark.empty()) {
+      log_warning(schedule.remark);
+    }
+    return schedule;
+  }
+  ResumedSchedule schedule = {.schedule = get_optimizer_param_scheduler(config, ranks),
+                              .state = schedule_state(config, ranks),
+                              .remark = {}};
+  if (schedule.schedule->learning_rate({}) == 0) {
+    log_info(
+        "the first update has a learning rate of 0 and changes nothing: the schedule's formula "
+        "begins there; lr_decay_style with lr_warmup_iters does not, unless lr_warmup_init is 0");
+  }
+  return schedule;
+}
+
+void move_earlier_files(StartingRun& run) {
+  const std::string aside = run.folder->move_earlier_aside(
+      {run.data.tokenizer_model, run.resume ? run.resume->checkpoint : std::string()});
+  if (!aside.empty()) {
+    log_info("the files of the earlier run are now in " + aside);
+  }
+  if (!run.resume) {
+    return;
+  }
+  const std::string later = run.folder->move_later_aside(run.resume->checkpoint);
+  if (!later.empty()) {
+    log_info("what the run did after this step is now in " + later);
+  }
+}
+
+std::unique_ptr<TensorBoardLog> make_board(const StartingRun& run) {
+  const int64_t ranks = get_data_parallel_world_size();
+  std::unique_ptr<TensorBoardLog> board = make_tensorboard_log(
+      run.config, {.rank = RankContext::current().rank(),
+                   .ranks = run.options.world->size(),
+                   .global_batch_size = global_batch_size(run.config, ranks),
+                   .model_flops = run.options.model ? 0 : model_flops(run.config, ranks),
+                   .steps_done = run.cell->position().seen,
+                   .samples_done = run.data.opened.in_run().first_sample});
+  if (board && !board->moved_to().empty()) {
+    log_info(concat("TensorBoard events of an earlier run are now in ", board->moved_to()));
+  }
+  return board;
+}
+
+CheckpointOptions checkpoint_options(StartingRun& run) {
+  const TrainingConfig& training = run.config.training_config;
+  CheckpointOptions checkpoint;
+  checkpoint.directory = run.options.rehearsed_steps ? std::string() : run.checkpoints();
+  checkpoint.keep_max = training.keep_checkpoint_max;
+  checkpoint.resolved_config = run.resolved_yaml;
+  checkpoint.source = std::move(run.beside_weights);
+  checkpoint.adapter_config = run.weights.adapter.adapter_config;
+  checkpoint.base_model = run.weights.adapter.base_model;
+  checkpoint.max_shard_bytes = static_cast<uint64_t>(training.max_shard_size);
+  checkpoint.ckpt_prefix = training.ckpt_format == "ckpt" ? training.prefix : std::string();
+  checkpoint.remove_redundancy = training.remove_redundancy;
+  return checkpoint;
+}
+
+// The run's own pieces of the loop, beside those that train() makes.
+void add_observers(StartingRun& run) {
+  std::vector<StepObserver*>& observers = run.loop.observers;
+  for (const auto& make : run.options.observers) {
+    observers.push_back(run.further_observers.emplace_back(make(*run.cell)).get());
+  }
+  if (run.options.rehearsed_steps) {
+    observers.push_back(&run.last_step.emplace(*run.options.rehearsed_steps));
+  }
+  if (!run.board) {
+    return;
+  }
+  observers.push_back(&*run.board);
+  if (const auto& interval = run.config.tensorboard.histogram_interval) {
+    observers.push_back(&run.histograms.emplace(*run.cell, *interval, *run.board));
+  }
+}
+
+}  // namespace
+
+void restore_state(StartingRun& run) {
+  run.schedule = schedule_of(run);
+  const optim::Schedule& applied = run.options.zero_learning_rate
+                                       ? static_cast<const optim::Schedule&>(run.zero_schedule)
+                                       : *run.schedule.schedule;
+  run.cell.emplace(*run.model, *run.optimizer, applied, run.config, run.data_parallel.get());
+  if (run.resume) {
+    go_on_with(*run.resume, run.config.training_config, *run.model, *run.optimizer, *run.cell);
+    run.trainer = run.resume->trainer;
+    forget_best_that_is_gone(run.trainer, run.resume->checkpoint, run.checkpoints(),
+                             *run.options.world);
+  }
+  run.trainer.schedule = run.schedule.state;
+  run.trainer.layout = layout_line(run.config.parallel_config, get_data_parallel_world_size());
+}
+
+void begin_files(StartingRun& run) {
+  const PretrainOptions& options = run.options;
+  all_or_none(*options.world, [&] {
+    if (run.is_first_rank) {
+      run.beside_weights = hf_source_of(run.config, run.data, run.weights.path);
+    }
+  });
+  run.resolved_yaml = resolved_yaml(run.config);
+  if (!options.run_cmd.empty()) {
+    run.resolved_yaml = comment_line("run_cmd: " + options.run_cmd) + run.resolved_yaml;
+  }
+  if (options.overwrite || options.replace) {
+    options.world->barrier();  // every rank has read what may be moved now
+  }
+  if (run.is_first_rank) {
+    move_earlier_files(run);
+    write_file_atomically(run.output() + "/config.yaml", run.resolved_yaml);
+    run.metrics.emplace(
+        run.output() + "/metrics.jsonl",
+        run.goes_on_in_place ? std::optional(run.cell->position().seen) : std::nullopt);
+  }
+  run.board = make_board(run);
+}
+
+void assemble_loop(StartingRun& run) {
+  const AllConfig& config = run.config;
+  TrainOptions& loop = run.loop;
+  if (!run.options.rehearsed_steps) {
+    loop.validation = run.data.validation.get();
+    loop.test = run.data.test.get();
+  }
+  loop.metrics = run.metrics ? &*run.metrics : nullptr;
+  add_observers(run);
+  loop.parts = pointers_to(run.parts);
+  loop.checkpoint = checkpoint_options(run);
+  loop.tokenizer_model = run.data.tokenizer_model;
+  loop.stop_requested = stop_of_all(run.options, config.training_config.exit_duration_in_mins);
+  loop.start = run.data.start;
+  loop.total_steps = total_steps(config, run.data.opened.in_run());
+  loop.trainer = std::move(run.trainer);
+  loop.data_state = [&data = run.data](data::BatchPosition next) {
+    return data_state_json(data.state(next));
+  };
+  if (!run.options.model) {
+    loop.step_flops = step_work(config, get_data_parallel_world_size()).flops;
+  }
+}
+
+}  // namespace tapestry
