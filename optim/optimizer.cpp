@@ -152,7 +152,7 @@ void Optimizer::step_parameter(const std::string& parameter_name, const GradTran
 }
 
 void Optimizer::zero_grad() {
-  for (const ParamGroup& group : groups_) {
+  for (const ParamGroup& group : groups_.all()) {
     for (const Tensor& parameter : group.params) {
       if (const Tensor buffer = parameter.main_grad(); buffer.defined()) {
         copy_values(broadcast_view(scalar(0, buffer.dtype()), buffer.shape()), buffer);

@@ -1,9 +1,9 @@
 #include <string>
 
 #include "autograd/tensor/error.h"
+#include "interop/architectures/hf_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
-#include "parallel_core/dist_checkpointing/hf_config.h"
 #include "parallel_core/dist_checkpointing/upcycle.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/training/log/logging.h"
