@@ -70,6 +70,12 @@ train llama3 "${llama[@]}" --set model_config.rotary_config.rope_type=llama3 \
 "$expect" llama3 text.txt llama3.expected
 check llama3 F32 1e-5
 
+# Norms of queries and keys, and heads of another size than the width divided by their number.
+train qwen3 "${llama[@]}" --set model_config.qk_layernorm=True --set model_config.kv_channels=48 \
+  --set model_config.untie_embeddings_and_output_weights=False
+"$expect" qwen3 text.txt qwen3.expected
+check qwen3 F32 1e-5
+
 train gpt2 "${gpt2[@]}"
 "$expect" gpt2 text.txt gpt2.expected
 check gpt2 F32 1e-3 --lines
