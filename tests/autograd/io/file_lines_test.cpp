@@ -11,6 +11,7 @@
 #include "autograd/tensor/error.h"
 #include "tests/autograd/io/io_test_util.h"
 #include "tests/message_of.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace {
@@ -85,9 +86,9 @@ TEST(FileLines, TakesFilesAlone) {
   const std::string pipe = folder.file("pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_THAT(message_of<IoError>([&] { FileLines lines(pipe); }),
-              HasSubstr(pipe + ": cannot be read: not a regular file but a pipe"));
+              Says(pipe + ": cannot be read: ... a pipe"));
   EXPECT_THAT(message_of<IoError>([&] { FileLines lines("/dev/zero"); }),
-              HasSubstr("/dev/zero: cannot be read: not a regular file but a device"));
+              Says("/dev/zero: ... a device"));
 }
 
 }  // namespace

@@ -176,7 +176,7 @@ TEST_F(NpyTest, RejectsMalformedFiles) {
   expect_rejected(good.substr(0, 9), "header length", "truncated");
   expect_rejected(good.substr(0, 40), "header", "truncated");
   expect_rejected(good.substr(0, good.size() - 1), "data", "truncated");
-  expect_rejected(good + "x", "data", "takes 8 bytes, but the file holds 9");
+  expect_rejected(good + "x", "data", "file holds 9");
   expect_rejected(npy(header("<i4", "(2,)"), data, 4), "version", "(4, 0) is unknown");
   expect_rejected(npy(header("<i4", "(2,)"), data, 0), "version", "(0, 0) is unknown");
   std::string minor = good;

@@ -103,14 +103,14 @@ TEST_F(SafetensorsDirectoryTest, RejectsBadIndexes) {
   put_map(pair("a", kShard1) + "," + pair("a", kShard2));
   expect_rejected("the key appears twice");
   put_map("\"a\": 1");
-  expect_rejected("field weight_map.\"a\": 1 is not the name of a file");
+  expect_rejected("weight_map.\"a\": 1 is not");
 }
 
 TEST_F(SafetensorsDirectoryTest, ShardsStayInTheFolder) {
   for (const char* name : {"../x.safetensors", "/etc/passwd", "sub/x.safetensors", "..", ".", "",
                            "a\\\\b", "a\\u0000b"}) {
     put_map(pair("a", name));
-    expect_rejected("is not the name of a file in the same folder");
+    expect_rejected("in the same folder");
   }
 }
 

@@ -13,6 +13,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "tests/message_of.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace {
@@ -144,7 +145,7 @@ TEST(Index, MistakesAreNamed) {
   EXPECT_THAT(message_of<IndexError>([&] {
                 x.index({0, 0, 0});
               }),
-              HasSubstr("index: 3 indices for a tensor of shape [2, 3]"));
+              Says("index: 3 indices ... [2, 3]"));
   EXPECT_THAT(message_of<IndexError>([&] {
                 x.index({Ellipsis, Ellipsis});
               }),

@@ -16,6 +16,7 @@
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 #include "tests/message_of.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace inplace_test {
@@ -215,7 +216,7 @@ TEST(InPlace, AHigherCategoryDoesNotFit) {
   EXPECT_THAT(message_of<TypeError>([&] {
                 add_(n, tensor({1, 2}));
               }),
-              HasSubstr("add_: a float32 result does not fit into x, which is int64"));
+              Says("add_: a float32 result ... int64"));
   EXPECT_THAT(message_of<TypeError>([&] { mul_(n, 0.5); }), HasSubstr("does not fit"));
   EXPECT_THAT(message_of<TypeError>([&] { div_(n, 2); }), HasSubstr("does not fit"));
   EXPECT_THAT(message_of<TypeError>([&] { div_(n, n); }), HasSubstr("does not fit"));
@@ -231,7 +232,7 @@ TEST(InPlace, TheShapeStays) {
   EXPECT_THAT(message_of<ValueError>([&] {
                 add_(x, ones({3, 2}));
               }),
-              HasSubstr("add_: the result would have shape [3, 2], x has [2]"));
+              Says("add_: ... [3, 2], x has [2]"));
   EXPECT_THROW(masked_fill_(x, ones({3, 2}, kBool), 0), ValueError);
   EXPECT_THROW(copy_(x, ones({3, 2})), ValueError);
   EXPECT_THROW(add_(ones({1}), x), ValueError);
@@ -264,8 +265,7 @@ TEST(InPlace, ALeafChangesOnlyWithoutRecording) {
 TEST(InPlace, SharedMemoryOfAGraphCannotChange) {
   const Tensor w = leaf({1, 2});
   const Tensor view = slice(w, 0, 0, 1);
-  EXPECT_THAT(message_of<RuntimeError>([&] { add_(view, 1); }),
-              HasSubstr("shares its memory with another tensor"));
+  EXPECT_THAT(message_of<RuntimeError>([&] { add_(view, 1); }), HasSubstr("shares its memory"));
   const Tensor x = mul(w, 2);
   const Tensor part = slice(x, 0, 0, 1);
   EXPECT_THROW(add_(x, 1), RuntimeError);
@@ -304,9 +304,9 @@ TEST(InPlace, AViewMadeWithoutRecordingDoesNotChangeBehindAGraph) {
         mul_(view, 1);  // here it may
       }
       EXPECT_THAT(message_of<RuntimeError>([&] { mul_(view, 3); }),
-                  HasSubstr("made where nothing was recorded"));
+                  HasSubstr("nothing was recorded"));
       EXPECT_THAT(message_of<RuntimeError>([&] { mul_(view.unsqueeze(0), 3); }),
-                  HasSubstr("made where nothing was recorded"));
+                  HasSubstr("nothing was recorded"));
       mul_(view.detach(), 1);
       mul_(clone(view), 3);
     }
@@ -387,7 +387,7 @@ TEST(InPlace, ASavedInputCannotJoinTheGraphThatSavedIt) {
 TEST(InPlace, RecordedIntegersAreRefused) {
   const Tensor w = leaf({1, 2});
   EXPECT_THAT(message_of<TypeError>([&] { copy_(zeros({2}, kInt64), w); }),
-              HasSubstr("cannot hold values that have a gradient"));
+              Says("cannot hold ... gradient"));
 }
 
 }  // namespace

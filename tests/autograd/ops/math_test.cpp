@@ -14,6 +14,7 @@
 #include "autograd/tensor/factory.h"
 #include "tests/autograd/ops/expect_close.h"
 #include "tests/message_of.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace {
@@ -120,11 +121,11 @@ TEST(RegressionLoss, SecondDerivativesAndMistakes) {
   EXPECT_TRUE(gradcheck(function, {a, b})) << gradcheck(function, {a, b}).message;
   EXPECT_TRUE(gradgradcheck(function, {a, b})) << gradgradcheck(function, {a, b}).message;
   EXPECT_THAT(message_of<ValueError>([&] { l1_loss(a, zeros({2})); }),
-              HasSubstr("l1_loss: the shapes of input [2, 2] and target [2] differ"));
+              Says("l1_loss: ... shapes ... input [2, 2] ... target [2] differ"));
   EXPECT_THROW(smooth_l1_loss(a, zeros({2})), ValueError);
   EXPECT_THROW(kl_div(a, zeros({2})), ValueError);
   EXPECT_THAT(message_of<ValueError>([&] { smooth_l1_loss(a, b, {.beta = -1}); }),
-              HasSubstr("beta must not be negative, got -1"));
+              Says("beta ... negative, got -1"));
   EXPECT_THAT(message_of<ValueError>([&] { kl_div(scalar(0), scalar(1), {.batch_mean = true}); }),
               HasSubstr("needs an axis"));
   EXPECT_THROW(l1_loss(arange(3), arange(3)), TypeError);

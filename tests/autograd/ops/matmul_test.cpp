@@ -10,6 +10,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace {
@@ -321,7 +322,7 @@ TEST(Einsum, SaysWhatIsWrong) {
   EXPECT_THAT(message("ijk->i", {a}), HasSubstr("'ijk' names 3 axes, operand 0 is float32 [2, 3]"));
   EXPECT_THAT(message("ij,jk->ik", {a, a}), HasSubstr("'j' is 3 and, in operand 1, 2"));
   EXPECT_THAT(message("ii->i", {a}), HasSubstr("'i' is 2 and, in operand 0, 3"));
-  EXPECT_THAT(message("ij->ik", {a}), HasSubstr("'k' of the result is in no operand"));
+  EXPECT_THAT(message("ij->ik", {a}), Says("'k' ... is in no operand"));
   EXPECT_THAT(message("ij->ii", {a}), HasSubstr("'i' is twice in the result"));
   EXPECT_THAT(message("...j->j", {a}), HasSubstr("unexpected '.'"));
 }

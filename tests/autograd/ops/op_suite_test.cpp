@@ -358,7 +358,7 @@ TEST_P(OpSuite, UndefinedInputsAreNamed) {
             << "input " << k;
       } catch (const Error& error) {
         // Of grad(): a gradient that is left out is that of one element.
-        EXPECT_THAT(error.what(), ::testing::HasSubstr("so a gradient of that shape must be given"))
+        EXPECT_THAT(error.what(), ::testing::HasSubstr("a gradient of that shape"))
             << "input " << k;
       }
     }

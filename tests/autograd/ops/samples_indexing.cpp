@@ -48,7 +48,7 @@ OP_SAMPLES(gather) {
   add_error<IndexError>(along(0), {randn({3}), places({-1}, {1})}, "gather: index -1");
   add_error<ValueError>(along(0), {randn({3, 2}), integers({3}, 3)}, "as many axes as x");
   add_error<ValueError>(along(0), {randn({3, 2}), integers({1, 3}, 3)}, "no larger except");
-  add_error<TypeError>(along(0), {randn({3}), randn({3})}, "indices must be int64 or int32");
+  add_error<TypeError>(along(0), {randn({3}), randn({3})}, "int64 or int32");
   add_error<IndexError>(along(1), {randn({3}), integers({3}, 3)}, "gather: axis 1");
 }
 
@@ -230,7 +230,7 @@ OP_SAMPLES(one_hot) {
     }                                                                                            \
     add_large([](const Tensor& x) { return tapestry::op_name(x); }, {randn({200, 200})});        \
     add_error<ValueError>([](const Tensor& x) { return tapestry::op_name(x); }, {randn({3})},    \
-                          #op_name ": needs at least two axes");                                 \
+                          #op_name ": needs at least two");                                      \
   }
 
 TRIANGLE_SAMPLES(tril)

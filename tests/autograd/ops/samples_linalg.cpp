@@ -55,8 +55,7 @@ OP_SAMPLES(cholesky) {
         return cholesky(stack({diagonal(x) + x, x}, 0));
       },
       {zeros({3, 2, 2}, kFloat64)}, "matrix [1, 0] of the batch [2, 3] is not positive definite");
-  add_error<ValueError>(plain, {randn({2, 3})},
-                        "cholesky: needs square matrices, got float64 [2, 3]");
+  add_error<ValueError>(plain, {randn({2, 3})}, "square matrices, got float64 [2, 3]");
   add_error<ValueError>(plain, {randn({3})}, "cholesky: needs a matrix");
   add_error<TypeError>(plain, {integers({2, 2}, 3)}, "cholesky: needs a floating dtype");
 }
@@ -90,8 +89,7 @@ OP_SAMPLES(qr) {
       return leaf.grad();
     };
   };
-  add_error<RuntimeError>(backward_of(true), {randn({3, 2})},
-                          "the complete factors of more rows than columns have no derivative");
+  add_error<RuntimeError>(backward_of(true), {randn({3, 2})}, "complete factors of more rows");
   add_error<RuntimeError>(backward_of(false), {zeros({2, 2}, kFloat64)}, "is singular");
   add_error<ValueError>([](const Tensor& x) { return qr(x).q; }, {randn({3})},
                         "qr: needs a matrix");
@@ -132,7 +130,7 @@ OP_SAMPLES(svd) {
   };
   add_error<RuntimeError>(backward_of, {eye(2, -1, kFloat64)},
                           "svd: the matrix has singular values 0 and 1 equal");
-  add_error<RuntimeError>(backward_of, {randn({3, 2})}, "singular vectors beyond the first 2");
+  add_error<RuntimeError>(backward_of, {randn({3, 2})}, "beyond the first 2");
   const auto plain = [](const Tensor& x) { return svd(x).s; };
   add_error<RuntimeError>(plain, {full({2, 2, 2}, NAN, kFloat64)},
                           "svd: matrix [0] of the batch [2] is not finite");
@@ -204,8 +202,7 @@ OP_SAMPLES(solve_triangular) {
   add(fn(true, false, false), {well(randn({1, 2, 2})), randn({3, 2, 2})});
   add_large(fn(false, true, false), {well(0.2 * randn({40, 30, 30})), randn({40, 30, 2})});
   add_error<RuntimeError>([](const Tensor& a) { return solve_triangular(a, a, true); },
-                          {zeros({2, 2}, kFloat64)},
-                          "the matrix is singular: its diagonal has a 0");
+                          {zeros({2, 2}, kFloat64)}, "its diagonal has a 0");
   add_error<ValueError>(fn(true, true, false), {randn({2, 2}), randn({2})}, "b [2]");
   add_error<ValueError>(fn(true, false, false), {randn({2, 2}), randn({2, 3})}, "b [2, 3]");
 }

@@ -53,8 +53,7 @@ OP_SAMPLES(matmul) {
   add_large(fn, {randn({20, 40, 30}), randn({20, 30, 40})});
   add_large(fn, {randn({20, 40, 30}), randn({30, 40})}).threads_may_round();
 
-  add_error<ValueError>(fn, {randn({4, 3}), randn({5, 2})},
-                        "matmul: inner sizes differ: a [4, 3], b [5, 2]");
+  add_error<ValueError>(fn, {randn({4, 3}), randn({5, 2})}, "differ: a [4, 3], b [5, 2]");
   add_error<ValueError>(fn, {randn({4, 3}), randn({4})}, "inner sizes differ");
   add_error<ValueError>(fn, {randn({}), randn({4})}, "operands must have axes");
   add_error<ValueError>(fn, {randn({2, 4, 3}), randn({3, 3, 2})}, "matmul: shapes");
@@ -105,8 +104,7 @@ OP_SAMPLES(linear) {
   add_large(fn, {randn({20, 40, 50}), randn({60, 50}), randn({60})}).threads_may_round();
 
   add_error<ValueError>(fn, {randn({4, 3}), randn({2, 4}), randn({2})}, "linear: the last axis");
-  add_error<ValueError>(fn, {randn({4, 3}), randn({3}), randn({2})},
-                        "a weight of one axis, [3], takes a bias without axes");
+  add_error<ValueError>(fn, {randn({4, 3}), randn({3}), randn({2})}, "one axis, [3], takes a bias");
   add_error<ValueError>(fn, {randn({4, 3}), randn({2, 3, 3}), randn({2})}, "weight must be");
   add_error<ValueError>(fn, {randn({4, 3}), randn({2, 3}), randn({3})}, "linear: bias [3]");
   add_error<ValueError>(fn, {randn({}), randn({2, 3}), randn({2})}, "linear: the last axis");
@@ -140,7 +138,7 @@ OP_SAMPLES(linear_q8_0) {
   add_error<ValueError>(of(m), {randn({3, 64})}, "linear_q8_0: the last axis of [3, 64]");
   add_error<ValueError>(of(m), {randn({})}, "linear_q8_0: the last axis of []");
   add_error<TypeError>(of(m), {integers({2, 32}, 3)}, "linear_q8_0: x must be floating");
-  add_error<ValueError>(of({}), {randn({2, 32})}, "linear_q8_0: the matrix is undefined");
+  add_error<ValueError>(of({}), {randn({2, 32})}, "matrix is undefined");
   add_error<ValueError>(with_bias(m), {randn({2, 32}), randn({4})}, "linear_q8_0: bias [4]");
   add_error<TypeError>(with_bias(m), {randn({2, 32}), integers({5}, 3)},
                        "linear_q8_0: bias must be");

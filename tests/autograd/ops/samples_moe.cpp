@@ -79,10 +79,9 @@ OP_SAMPLES(grouped_linear) {
 
   const auto plain = grouped({2, 4});
   const auto with_bias = grouped_with_bias({2, 4});
-  add_error<ValueError>(plain, {randn({4, 3}), randn({2, 3})},
-                        "grouped_linear: weight must be [groups, out, in]");
-  add_error<ValueError>(plain, {randn({4, 3}), randn({2, 2, 4})}, "grouped_linear: x must be");
-  add_error<ValueError>(plain, {randn({1, 4, 3}), randn({2, 2, 3})}, "grouped_linear: x must be");
+  add_error<ValueError>(plain, {randn({4, 3}), randn({2, 3})}, "must be [groups, out, in]");
+  add_error<ValueError>(plain, {randn({4, 3}), randn({2, 2, 4})}, ": x must be");
+  add_error<ValueError>(plain, {randn({1, 4, 3}), randn({2, 2, 3})}, ": x must be");
   add_error<ValueError>(plain, {randn({4, 3}), randn({3, 2, 3})},
                         "grouped_linear: 2 ends for the 3 groups");
   add_error<ValueError>(plain, {randn({5, 3}), randn({2, 2, 3})}, "must end at the 5 rows");
@@ -101,12 +100,12 @@ OP_SAMPLES(grouped_linear) {
     return grouped_linear(x, w, {2, 4}, {}, r);
   };
   add_error<TypeError>(rounded, {randn({4, 3}), randn({2, 2, 3}), randn({2, 2, 3})},
-                       "grouped_linear: the rounded weight");
+                       "the rounded weight");
   add_error<ValueError>(
       [rounded](const Tensor& x, const Tensor& w, const Tensor& r) {
         return rounded(x.to(kBFloat16), w.to(kFloat32), r.to(kBFloat16));
       },
-      {randn({4, 3}), randn({2, 2, 3}), randn({2, 3, 2})}, "must have the shape of weight");
+      {randn({4, 3}), randn({2, 2, 3}), randn({2, 3, 2})}, "the shape of weight");
 }
 
 OP_SAMPLES(grouped_linear_weight) {
@@ -179,7 +178,7 @@ OP_SAMPLES(moe_unpermute) {
     return moe_unpermute(x, gates, sample_maps()[0]);
   };
   add_error<ValueError>(strict, {randn({4, 3}), randn({4, 2})}, "moe_unpermute: x must be");
-  add_error<ValueError>(strict, {randn({8, 3}), randn({2, 4})}, "moe_unpermute: gates must be");
+  add_error<ValueError>(strict, {randn({8, 3}), randn({2, 4})}, ": gates must be");
   add_error<TypeError>(strict, {integers({8, 3}, 5), randn({4, 2})}, "floating");
   add_error<TypeError>(
       [strict](const Tensor& x, const Tensor& g) { return strict(x, g.to(kFloat32)); },

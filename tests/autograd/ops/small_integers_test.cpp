@@ -9,6 +9,7 @@
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/print.h"
 #include "tests/message_of.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace {
@@ -108,13 +109,13 @@ TEST(SmallIntegers, AreNeitherMasksNorPositionsNorDifferentiable) {
   const Tensor x = tensor({1, 2, 3});
   const Tensor mask = bytes({1, 0, 1});
   EXPECT_THAT(message_of<TypeError>([&] { x.index({mask}); }),
-              HasSubstr("a uint8 tensor is no mask; convert it with to(kBool)"));
+              Says("uint8 ... no mask ... to(kBool)"));
   EXPECT_THAT(message_of<TypeError>([&] { x.index({small({0})}); }), HasSubstr("int8 [1]"));
   EXPECT_THAT(message_of<TypeError>([&] { masked_select(x, mask); }), HasSubstr("uint8"));
   EXPECT_THAT(message_of<TypeError>([&] { where(mask, x, x); }), HasSubstr("uint8"));
   EXPECT_THAT(message_of<TypeError>([&] { index_select(x, 0, mask); }), HasSubstr("uint8"));
   EXPECT_THAT(message_of<TypeError>([&] { mask.set_requires_grad(); }),
-              HasSubstr("only floating tensors have gradients, this one is uint8 [3]"));
+              Says("only floating ... uint8 [3]"));
 }
 
 }  // namespace

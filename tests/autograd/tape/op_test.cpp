@@ -6,6 +6,7 @@
 #include "autograd/tape/gradcheck.h"
 #include "autograd/tensor/rank_context.h"
 #include "tests/autograd/tape/tape_test_util.h"
+#include "tests/says.h"
 
 namespace tapestry {
 namespace {
@@ -213,12 +214,10 @@ TEST(Op, ReturningAnInputMakesANewHandle) {
 
 TEST(Op, AWrongGradientIsReported) {
   const Tensor x = leaf({1, 2});
-  EXPECT_THAT(
-      message_of<ValueError>([&] { sum(apply_op(WrongShape{}, x)).backward(); }),
-      HasSubstr("test_wrong_shape: a gradient that its backward returned is float32 [1, 2], "
-                "the tensor float32 [2]"));
+  EXPECT_THAT(message_of<ValueError>([&] { sum(apply_op(WrongShape{}, x)).backward(); }),
+              Says("test_wrong_shape: ... gradient ... float32 [1, 2], ... float32 [2]"));
   EXPECT_THAT(message_of<TypeError>([&] { sum(apply_op(WrongDType{}, x)).backward(); }),
-              HasSubstr("test_wrong_dtype: a gradient that its backward returned is float64"));
+              Says("test_wrong_dtype: ... gradient ... is float64"));
   EXPECT_THAT(message_of<RuntimeError>([&] { sum(apply_op(TooMany{}, x)).backward(); }),
               HasSubstr("test_too_many: backward returned 2 gradients for 1 inputs"));
   EXPECT_THAT(message_of<RuntimeError>([&] { sum(apply_op(TooFew{}, x, x)).backward(); }),
