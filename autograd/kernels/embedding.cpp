@@ -5,22 +5,10 @@
 #include <numeric>
 
 #include "autograd/kernels/elementwise/elementwise.h"
-#include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/machine/scratch.h"
 
 namespace tapestry::kernels {
-
-TAPESTRY_DECLARE_PER_ISA(void embedding_backward_columns(DType dtype,
-                                                         DType dy_dtype,
-                                                         int64_t begin,
-                                                         int64_t end,
-                                                         int64_t dim,
-                                                         int64_t n_ids,
-                                                         const int64_t* order,
-                                                         const int64_t* ids,
-                                                         const void* dy,
-                                                         void* dweight))
 
 void embedding(DType dtype,
                DType y_dtype,

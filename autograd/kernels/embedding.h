@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry::kernels {
@@ -29,5 +30,17 @@ void embedding_backward(DType dtype,
                         const int64_t* ids,
                         const void* dy,
                         void* dweight);
+
+// For embedding.cpp: columns [begin, end); `order` has equal ids together, in ascending places.
+TAPESTRY_DECLARE_PER_ISA(void embedding_backward_columns(DType dtype,
+                                                         DType dy_dtype,
+                                                         int64_t begin,
+                                                         int64_t end,
+                                                         int64_t dim,
+                                                         int64_t n_ids,
+                                                         const int64_t* order,
+                                                         const int64_t* ids,
+                                                         const void* dy,
+                                                         void* dweight))
 
 }  // namespace tapestry::kernels

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "autograd/kernels/machine/dispatch.h"
 #include "autograd/kernels/machine/limits.h"
 #include "autograd/kernels/machine/parallel_for.h"
 
@@ -12,19 +13,11 @@ namespace tapestry::kernels {
 
 namespace {
 
-struct Index {
-  int ndim;
-  const int64_t* sizes;
-  int axis;
-  const int64_t* index;
-  const int64_t* strides;  // of the array that is indexed
-};
-
 // Calls visit(position, offset): the element at `position` of the index (and of the dense array
 // beside it) belongs to the one at `offset` of the indexed array. Positions in the outer axes
 // [begin, end) and the last axis [first, last), in row-major order.
 template <class Visit>
-void visit_part(const Index& at,
+void visit_part(const AxisIndex& at,
                 int split,
                 int64_t begin,
                 int64_t end,
@@ -67,7 +60,7 @@ void visit_part(const Index& at,
 // Shares the work so that no two threads meet the same element of the indexed array: by the axes
 // before the indexed one, or else by columns of the last axis. Readers may be cut anywhere.
 template <class Visit>
-void visit_all(const Index& at, bool writes_indexed, const Visit& visit) {
+void visit_all(const AxisIndex& at, bool writes_indexed, const Visit& visit) {
   int64_t numel = 1;
   for (int d = 0; d < at.ndim; ++d) {
     numel *= at.sizes[d];
@@ -117,39 +110,6 @@ void move_item(T* to, const T* from) {
   std::memcpy(to, from, sizeof(T));
 }
 
-template <class F>
-void with_type(DType dtype, const F& f) {
-  switch (dtype) {
-    case DType::kBool:
-      f(bool{});
-      break;
-    case DType::kInt8:
-      f(int8_t{});
-      break;
-    case DType::kUInt8:
-      f(uint8_t{});
-      break;
-    case DType::kInt32:
-      f(int32_t{});
-      break;
-    case DType::kInt64:
-      f(int64_t{});
-      break;
-    case DType::kFloat16:
-      f(Float16{});
-      break;
-    case DType::kBFloat16:
-      f(BFloat16{});
-      break;
-    case DType::kFloat32:
-      f(float{});
-      break;
-    case DType::kFloat64:
-      f(double{});
-      break;
-  }
-}
-
 template <class T>
 void add_to(T& sum, T value) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -167,23 +127,23 @@ void add_to(T& sum, T value) {
 // Rows of [outer, count, inner] one after the other, split among threads so that rows of one
 // destination stay in order: by outer, or else by columns.
 template <class Body>
-void for_rows(int64_t outer, int64_t count, int64_t inner, const Body& body) {
-  if (outer == 0 || count == 0 || inner == 0) {
+void for_rows(const RowIndex& at, const Body& body) {
+  if (at.outer == 0 || at.count == 0 || at.inner == 0) {
     return;
   }
-  if (outer > 1) {
-    parallel_for(outer, std::max<int64_t>(1, kGrainSize / (count * inner)),
+  if (at.outer > 1) {
+    parallel_for(at.outer, std::max<int64_t>(1, kGrainSize / (at.count * at.inner)),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t o = begin; o < end; ++o) {
-                     for (int64_t j = 0; j < count; ++j) {
-                       body(o, j, int64_t{0}, inner);
+                     for (int64_t j = 0; j < at.count; ++j) {
+                       body(o, j, int64_t{0}, at.inner);
                      }
                    }
                  });
   } else {
-    parallel_for(inner, std::max<int64_t>(16, kGrainSize / count),
+    parallel_for(at.inner, std::max<int64_t>(16, kGrainSize / at.count),
                  [&](int64_t first, int64_t last) {
-                   for (int64_t j = 0; j < count; ++j) {
+                   for (int64_t j = 0; j < at.count; ++j) {
                      body(int64_t{0}, j, first, last);
                    }
                  });
@@ -192,110 +152,66 @@ void for_rows(int64_t outer, int64_t count, int64_t inner, const Body& body) {
 
 }  // namespace
 
-void gather(int64_t item_size,
-            int ndim,
-            const int64_t* sizes,
-            int axis,
-            const int64_t* index,
-            const void* x,
-            const int64_t* x_strides,
-            void* y) {
+void gather(int64_t item_size, const AxisIndex& at, const void* x, void* y) {
   with_item(item_size, [&](auto item) {
     using T = decltype(item);
     const T* from = static_cast<const T*>(x);
     T* to = static_cast<T*>(y);
-    visit_all({ndim, sizes, axis, index, x_strides}, false,
+    visit_all(at, false,
               [=](int64_t position, int64_t offset) { move_item(to + position, from + offset); });
   });
 }
 
-void scatter(int64_t item_size,
-             int ndim,
-             const int64_t* sizes,
-             int axis,
-             const int64_t* index,
-             const void* src,
-             void* y,
-             const int64_t* y_strides) {
+void scatter(int64_t item_size, const AxisIndex& at, const void* src, void* y) {
   with_item(item_size, [&](auto item) {
     using T = decltype(item);
     const T* from = static_cast<const T*>(src);
     T* to = static_cast<T*>(y);
-    visit_all({ndim, sizes, axis, index, y_strides}, true,
+    visit_all(at, true,
               [=](int64_t position, int64_t offset) { move_item(to + offset, from + position); });
   });
 }
 
-void scatter_add(DType dtype,
-                 int ndim,
-                 const int64_t* sizes,
-                 int axis,
-                 const int64_t* index,
-                 const void* src,
-                 void* y,
-                 const int64_t* y_strides) {
-  with_type(dtype, [&](auto item) {
-    using T = decltype(item);
+void scatter_add(DType dtype, const AxisIndex& at, const void* src, void* y) {
+  dispatch_all(dtype, [&]<class T>() {
     const T* from = static_cast<const T*>(src);
     T* to = static_cast<T*>(y);
-    visit_all({ndim, sizes, axis, index, y_strides}, true,
+    visit_all(at, true,
               [=](int64_t position, int64_t offset) { add_to(to[offset], from[position]); });
   });
 }
 
-void index_rows(int64_t item_size,
-                int64_t outer,
-                int64_t n,
-                int64_t inner,
-                int64_t count,
-                const int64_t* index,
-                const void* x,
-                void* y) {
-  if (inner == 0 || count == 0) {
+void index_rows(int64_t item_size, const RowIndex& at, const void* x, void* y) {
+  if (at.inner == 0 || at.count == 0) {
     return;
   }
-  const int64_t bytes = inner * item_size;
+  const int64_t bytes = at.inner * item_size;
   const char* from = static_cast<const char*>(x);
   char* to = static_cast<char*>(y);
-  parallel_for(outer * count, std::max<int64_t>(1, kGrainSize / inner),
+  parallel_for(at.outer * at.count, std::max<int64_t>(1, kGrainSize / at.inner),
                [&](int64_t begin, int64_t end) {
                  for (int64_t row = begin; row < end; ++row) {
-                   const int64_t source = row / count * n + index[row % count];
+                   const int64_t source = row / at.count * at.n + at.index[row % at.count];
                    std::memcpy(to + row * bytes, from + source * bytes, static_cast<size_t>(bytes));
                  }
                });
 }
 
-void put_rows(int64_t item_size,
-              int64_t outer,
-              int64_t n,
-              int64_t inner,
-              int64_t count,
-              const int64_t* index,
-              const void* src,
-              void* y) {
+void put_rows(int64_t item_size, const RowIndex& at, const void* src, void* y) {
   const char* from = static_cast<const char*>(src);
   char* to = static_cast<char*>(y);
-  for_rows(outer, count, inner, [&](int64_t o, int64_t j, int64_t first, int64_t last) {
-    std::memcpy(to + ((o * n + index[j]) * inner + first) * item_size,
-                from + ((o * count + j) * inner + first) * item_size,
+  for_rows(at, [&](int64_t o, int64_t j, int64_t first, int64_t last) {
+    std::memcpy(to + ((o * at.n + at.index[j]) * at.inner + first) * item_size,
+                from + ((o * at.count + j) * at.inner + first) * item_size,
                 static_cast<size_t>((last - first) * item_size));
   });
 }
 
-void add_rows(DType dtype,
-              int64_t outer,
-              int64_t n,
-              int64_t inner,
-              int64_t count,
-              const int64_t* index,
-              const void* src,
-              void* y) {
-  with_type(dtype, [&](auto item) {
-    using T = decltype(item);
-    for_rows(outer, count, inner, [&](int64_t o, int64_t j, int64_t first, int64_t last) {
-      const T* from = static_cast<const T*>(src) + (o * count + j) * inner;
-      T* to = static_cast<T*>(y) + (o * n + index[j]) * inner;
+void add_rows(DType dtype, const RowIndex& at, const void* src, void* y) {
+  dispatch_all(dtype, [&]<class T>() {
+    for_rows(at, [&](int64_t o, int64_t j, int64_t first, int64_t last) {
+      const T* from = static_cast<const T*>(src) + (o * at.count + j) * at.inner;
+      T* to = static_cast<T*>(y) + (o * at.n + at.index[j]) * at.inner;
       for (int64_t i = first; i < last; ++i) {
         add_to(to[i], from[i]);
       }

@@ -9,11 +9,6 @@
 
 namespace tapestry::kernels {
 
-TAPESTRY_DECLARE_PER_ISA(
-    void norm_forward_rows(const NormForward& call, int64_t begin, int64_t end, void* buffers);
-    void norm_backward_rows(
-        const NormBackward& call, int64_t begin, int64_t end, const NormSums& sums, void* buffers))
-
 namespace {
 
 [[maybe_unused]] bool dtypes_fit(const NormShape& s) {

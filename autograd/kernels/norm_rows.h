@@ -1,6 +1,7 @@
 // What norm.cpp hands to the loops of isa/norm.cpp.
 #pragma once
 
+#include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/norm.h"
 
 namespace tapestry::kernels {
@@ -15,5 +16,10 @@ struct NormSums {
   void* dbias;
   void* dx_bias;
 };
+
+TAPESTRY_DECLARE_PER_ISA(
+    void norm_forward_rows(const NormForward& call, int64_t begin, int64_t end, void* buffers);
+    void norm_backward_rows(
+        const NormBackward& call, int64_t begin, int64_t end, const NormSums& sums, void* buffers))
 
 }  // namespace tapestry::kernels

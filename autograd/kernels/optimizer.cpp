@@ -4,40 +4,10 @@
 #include <cmath>
 #include <vector>
 
-#include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/element_ranges.h"
 #include "autograd/kernels/optimizer_constants.h"
 
 namespace tapestry::kernels {
-
-TAPESTRY_DECLARE_PER_ISA(
-    void adamw_range(const AdamTensor& t, const AdamConstants& k, int64_t begin, int64_t end);
-    void sgd_range(const SgdTensor& t, const SgdConstants& k, int64_t begin, int64_t end);
-    void lion_range(const LionTensor& t, const LionConstants& k, int64_t begin, int64_t end);
-    void momentum_range(const MuonMomentum& t, const MuonSettings& k, int64_t begin, int64_t end);
-    void apply_range(const MuonApply& t, int64_t begin, int64_t end);
-    void split_range(int64_t begin,
-                     int64_t end,
-                     const float* x,
-                     BFloat16* high,
-                     uint16_t* low_bits,
-                     DType exp_avg_sq_dtype,
-                     void* exp_avg_sq);
-    void join_range(int64_t begin,
-                    int64_t end,
-                    const BFloat16* high,
-                    const uint16_t* low_bits,
-                    DType exp_avg_sq_dtype,
-                    const void* exp_avg_sq,
-                    float* x);
-    void add_stochastic_range(DType dtype,
-                              int64_t begin,
-                              int64_t end,
-                              const void* x,
-                              uint64_t seed,
-                              const RandomRows* rounding,
-                              int64_t rounding_count,
-                              BFloat16* sum))
 
 namespace {
 

@@ -1,7 +1,11 @@
-// What optimizer.cpp computes once per step and parameter for the loops of isa/optimizer.cpp.
+// What optimizer.cpp computes once per step and parameter for the loops of isa/optimizer.cpp, and
+// these loops.
 #pragma once
 
 #include <cstdint>
+
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/optimizer.h"
 
 namespace tapestry::kernels {
 
@@ -43,5 +47,34 @@ struct LionConstants {
   double lr;
   uint64_t seed;
 };
+
+TAPESTRY_DECLARE_PER_ISA(
+    void adamw_range(const AdamTensor& t, const AdamConstants& k, int64_t begin, int64_t end);
+    void sgd_range(const SgdTensor& t, const SgdConstants& k, int64_t begin, int64_t end);
+    void lion_range(const LionTensor& t, const LionConstants& k, int64_t begin, int64_t end);
+    void momentum_range(const MuonMomentum& t, const MuonSettings& k, int64_t begin, int64_t end);
+    void apply_range(const MuonApply& t, int64_t begin, int64_t end);
+    void split_range(int64_t begin,
+                     int64_t end,
+                     const float* x,
+                     BFloat16* high,
+                     uint16_t* low_bits,
+                     DType exp_avg_sq_dtype,
+                     void* exp_avg_sq);
+    void join_range(int64_t begin,
+                    int64_t end,
+                    const BFloat16* high,
+                    const uint16_t* low_bits,
+                    DType exp_avg_sq_dtype,
+                    const void* exp_avg_sq,
+                    float* x);
+    void add_stochastic_range(DType dtype,
+                              int64_t begin,
+                              int64_t end,
+                              const void* x,
+                              uint64_t seed,
+                              const RandomRows* rounding,
+                              int64_t rounding_count,
+                              BFloat16* sum))
 
 }  // namespace tapestry::kernels

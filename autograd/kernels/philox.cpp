@@ -5,27 +5,10 @@
 #include <cmath>
 #include <numbers>
 
-#include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/philox_blocks.h"
 
 namespace tapestry::kernels {
-
-TAPESTRY_DECLARE_PER_ISA(void bernoulli_range(int64_t n,
-                                              uint64_t seed,
-                                              uint64_t stream,
-                                              uint64_t first_index,
-                                              uint64_t threshold,
-                                              bool* y);
-                         void dropout_range(DType dtype,
-                                            int64_t n,
-                                            uint64_t seed,
-                                            uint64_t stream,
-                                            uint64_t first_index,
-                                            uint64_t threshold,
-                                            double scale,
-                                            const void* x,
-                                            void* y))
 
 namespace {
 

@@ -18,4 +18,21 @@ using avx512::philox_blocks;
 }
 #endif
 
+// For philox.cpp: one part of the array.
+TAPESTRY_DECLARE_PER_ISA(void bernoulli_range(int64_t n,
+                                              uint64_t seed,
+                                              uint64_t stream,
+                                              uint64_t first_index,
+                                              uint64_t threshold,
+                                              bool* y);
+                         void dropout_range(DType dtype,
+                                            int64_t n,
+                                            uint64_t seed,
+                                            uint64_t stream,
+                                            uint64_t first_index,
+                                            uint64_t threshold,
+                                            double scale,
+                                            const void* x,
+                                            void* y))
+
 }  // namespace tapestry::kernels

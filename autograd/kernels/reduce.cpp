@@ -7,24 +7,12 @@
 
 #include "autograd/kernels/elementwise/elementwise.h"
 #include "autograd/kernels/machine/ceil_div.h"
-#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/dispatch.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/machine/scratch.h"
 #include "autograd/kernels/reduce_partial.h"
 
 namespace tapestry::kernels {
-
-TAPESTRY_DECLARE_PER_ISA(
-    void reduce_row(Reducer reducer, DType dtype, int64_t n, const void* x, void* partial);
-    void reduce_columns(Reducer reducer,
-                        DType dtype,
-                        int64_t n,
-                        int64_t stride,
-                        int64_t columns,
-                        const void* x,
-                        void* partials);
-    void merge_partials(Reducer reducer, DType dtype, int64_t n, const void* from, void* into);
-    void axpy_row(DType dtype, int64_t n, double a, const void* x, void* y))
 
 namespace {
 
@@ -126,30 +114,6 @@ void reduce_to(Reducer reducer,
   });
 }
 
-/// Calls body(T{}, C{}) with the element type and the type in which elements are compared.
-template <class Body>
-void dispatch(DType dtype, const Body& body) {
-  switch (dtype) {
-    case kBool:
-    case kUInt8:
-      return body(uint8_t{}, uint8_t{});
-    case kInt8:
-      return body(int8_t{}, int8_t{});
-    case kInt32:
-      return body(int32_t{}, int32_t{});
-    case kInt64:
-      return body(int64_t{}, int64_t{});
-    case kFloat16:
-      return body(Float16{}, float{});
-    case kBFloat16:
-      return body(BFloat16{}, float{});
-    case kFloat32:
-      return body(float{}, float{});
-    case kFloat64:
-      return body(double{}, double{});
-  }
-}
-
 /// Calls body(o, j, w) for every outer index and block of w <= 64 columns from j, in parallel.
 template <class Body>
 void for_each_column_block(int64_t outer, int64_t n, int64_t inner, const Body& body) {
@@ -193,9 +157,7 @@ void arg_reduce(bool max,
                 void* values_,
                 int64_t* indices) {
   assert(n > 0 || outer * inner == 0);
-  dispatch(dtype, [&](auto element, auto compared) {
-    using T = decltype(element);
-    using C = decltype(compared);
+  dispatch_compared(dtype, [&]<class T, class C>() {
     const auto* x = static_cast<const T*>(x_);
     auto* values = static_cast<T*>(values_);
     for_each_column_block(outer, n, inner, [&](int64_t o, int64_t j, int64_t w) {
@@ -230,9 +192,7 @@ void arg_reduce(bool max,
 void cumsum(
     DType dtype, int64_t outer, int64_t n, int64_t inner, const void* x_, void* y_, bool reverse) {
   assert(dtype != kBool);
-  dispatch(dtype, [&](auto element, auto compared) {
-    using T = decltype(element);
-    using C = decltype(compared);
+  dispatch_compared(dtype, [&]<class T, class C>() {
     using Carry = std::conditional_t<std::is_floating_point_v<C>, double, uint64_t>;
     const auto* x = static_cast<const T*>(x_);
     auto* y = static_cast<T*>(y_);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry::kernels {
@@ -14,5 +15,17 @@ enum class Reducer { kSum, kProd, kMax, kMin, kSumSquares, kAny, kAll, kAllFinit
 constexpr bool has_double_partial(Reducer reducer, DType dtype) {
   return is_floating(dtype) && reducer <= Reducer::kSumSquares;
 }
+
+TAPESTRY_DECLARE_PER_ISA(
+    void reduce_row(Reducer reducer, DType dtype, int64_t n, const void* x, void* partial);
+    void reduce_columns(Reducer reducer,
+                        DType dtype,
+                        int64_t n,
+                        int64_t stride,
+                        int64_t columns,
+                        const void* x,
+                        void* partials);
+    void merge_partials(Reducer reducer, DType dtype, int64_t n, const void* from, void* into);
+    void axpy_row(DType dtype, int64_t n, double a, const void* x, void* y))
 
 }  // namespace tapestry::kernels

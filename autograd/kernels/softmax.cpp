@@ -2,30 +2,9 @@
 
 #include <cassert>
 
-#include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/parallel_for.h"
 
 namespace tapestry::kernels {
-
-TAPESTRY_DECLARE_PER_ISA(void softmax_units(DType dtype,
-                                            bool logarithm,
-                                            int64_t begin,
-                                            int64_t end,
-                                            int64_t n,
-                                            int64_t inner,
-                                            const void* x,
-                                            void* y))
-TAPESTRY_DECLARE_PER_ISA(void softmax_backward_units(DType dtype,
-                                                     bool logarithm,
-                                                     int64_t begin,
-                                                     int64_t end,
-                                                     int64_t n,
-                                                     int64_t inner,
-                                                     const void* y,
-                                                     const void* dy,
-                                                     void* dx))
-TAPESTRY_DECLARE_PER_ISA(void logsumexp_units(
-    DType dtype, int64_t begin, int64_t end, int64_t n, int64_t inner, const void* x, void* y))
 
 namespace {
 

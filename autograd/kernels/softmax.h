@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry::kernels {
@@ -29,5 +30,26 @@ void log_softmax_backward(
 /// y[outer, inner] = log sum_k e^(x_k). A row of nothing but -inf (or an empty one) gives -inf, one
 /// with +inf gives +inf.
 void logsumexp(DType dtype, int64_t outer, int64_t n, int64_t inner, const void* x, void* y);
+
+// For softmax.cpp: units [begin, end), which are rows if inner is 1, else blocks of columns.
+TAPESTRY_DECLARE_PER_ISA(void softmax_units(DType dtype,
+                                            bool logarithm,
+                                            int64_t begin,
+                                            int64_t end,
+                                            int64_t n,
+                                            int64_t inner,
+                                            const void* x,
+                                            void* y))
+TAPESTRY_DECLARE_PER_ISA(void softmax_backward_units(DType dtype,
+                                                     bool logarithm,
+                                                     int64_t begin,
+                                                     int64_t end,
+                                                     int64_t n,
+                                                     int64_t inner,
+                                                     const void* y,
+                                                     const void* dy,
+                                                     void* dx))
+TAPESTRY_DECLARE_PER_ISA(void logsumexp_units(
+    DType dtype, int64_t begin, int64_t end, int64_t n, int64_t inner, const void* x, void* y))
 
 }  // namespace tapestry::kernels

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "autograd/kernels/machine/dispatch.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/machine/scratch.h"
 
@@ -77,30 +78,10 @@ void sort_any(DType dtype,
               const void* x,
               void* values,
               int64_t* indices) {
-  const auto typed = [&](auto element, auto compared) {
-    using T = decltype(element);
-    sort_typed<T, decltype(compared)>(rows, n, k, descending, static_cast<const T*>(x),
-                                      static_cast<T*>(values), indices);
-  };
-  switch (dtype) {
-    case kBool:
-    case kUInt8:
-      return typed(uint8_t{}, uint8_t{});
-    case kInt8:
-      return typed(int8_t{}, int8_t{});
-    case kInt32:
-      return typed(int32_t{}, int32_t{});
-    case kInt64:
-      return typed(int64_t{}, int64_t{});
-    case kFloat16:
-      return typed(Float16{}, float{});
-    case kBFloat16:
-      return typed(BFloat16{}, float{});
-    case kFloat32:
-      return typed(float{}, float{});
-    case kFloat64:
-      return typed(double{}, double{});
-  }
+  dispatch_compared(dtype, [&]<class T, class C>() {
+    sort_typed<T, C>(rows, n, k, descending, static_cast<const T*>(x), static_cast<T*>(values),
+                     indices);
+  });
 }
 
 }  // namespace

@@ -78,8 +78,15 @@ struct Loop {
       strides.push_back(1);
     }
   }
-  int ndim() const { return static_cast<int>(sizes.size()); }
+  kernels::AxisIndex at(int64_t axis, const Tensor& index) const {
+    return {static_cast<int>(sizes.size()), sizes.begin(), static_cast<int>(axis),
+            index.data<int64_t>(), strides.begin()};
+  }
 };
+
+kernels::RowIndex rows_at(const AxisView& view, const Tensor& index) {
+  return {view.outer, view.n, view.inner, index.numel(), index.data<int64_t>()};
+}
 
 bool is_half(DType dtype) { return dtype == kFloat16 || dtype == kBFloat16; }
 
@@ -112,8 +119,7 @@ struct Gather {
     x_shape = x.shape();
     Tensor y = empty(index_.shape(), x.dtype());
     const Loop loop(index_.shape(), x.strides());
-    kernels::gather(size_of(x.dtype()), loop.ndim(), loop.sizes.begin(), static_cast<int>(axis),
-                    index_.data<int64_t>(), x.raw(), loop.strides.begin(), y.raw());
+    kernels::gather(size_of(x.dtype()), loop.at(axis, index_), x.raw(), y.raw());
     return y;
   }
   std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad /*needs*/) const {
@@ -124,8 +130,7 @@ struct Gather {
 Tensor add_scattered(const Tensor& target, int64_t axis, const Tensor& index, const Tensor& src) {
   return summed_in_float(target, src, [&](const Tensor& sum, const Tensor& terms) {
     const Loop loop(index.shape(), sum.strides());
-    kernels::scatter_add(sum.dtype(), loop.ndim(), loop.sizes.begin(), static_cast<int>(axis),
-                         index.data<int64_t>(), terms.raw(), sum.raw(), loop.strides.begin());
+    kernels::scatter_add(sum.dtype(), loop.at(axis, index), terms.raw(), sum.raw());
   });
 }
 
@@ -158,8 +163,7 @@ struct ScatterAdd {
 
 void scatter_into(const Tensor& y, int64_t axis, const Tensor& index, const Tensor& src) {
   const Loop loop(index.shape(), y.strides());
-  kernels::scatter(size_of(y.dtype()), loop.ndim(), loop.sizes.begin(), static_cast<int>(axis),
-                   index.data<int64_t>(), src.raw(), y.raw(), loop.strides.begin());
+  kernels::scatter(size_of(y.dtype()), loop.at(axis, index), src.raw(), y.raw());
 }
 
 // Which elements of a source survived being written one after the other.
@@ -212,8 +216,7 @@ struct IndexSelect {
       shape[axis] = index_.numel();
     }
     Tensor y = empty(shape, x.dtype());
-    kernels::index_rows(size_of(x.dtype()), view.outer, view.n, view.inner, index_.numel(),
-                        index_.data<int64_t>(), view.tensor.raw(), y.raw());
+    kernels::index_rows(size_of(x.dtype()), rows_at(view, index_), view.tensor.raw(), y.raw());
     return y;
   }
   std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad /*needs*/) const;
@@ -222,8 +225,7 @@ struct IndexSelect {
 Tensor add_rows(const Tensor& target, int64_t axis, const Tensor& index, const Tensor& src) {
   return summed_in_float(target, src, [&](const Tensor& sum, const Tensor& terms) {
     const AxisView view = around_axis(sum, axis);
-    kernels::add_rows(sum.dtype(), view.outer, view.n, view.inner, index.numel(),
-                      index.data<int64_t>(), terms.raw(), sum.raw());
+    kernels::add_rows(sum.dtype(), rows_at(view, index), terms.raw(), sum.raw());
   });
 }
 
@@ -298,8 +300,7 @@ struct IndexCopy {
   void put(const Tensor& y, const Tensor& places, const Tensor& src) const {
     const AxisView view = around_axis(y, axis);
     const Tensor rows = dense(src);
-    kernels::put_rows(size_of(y.dtype()), view.outer, view.n, view.inner, places.numel(),
-                      places.data<int64_t>(), rows.raw(), y.raw());
+    kernels::put_rows(size_of(y.dtype()), rows_at(view, places), rows.raw(), y.raw());
   }
 };
 

@@ -133,6 +133,7 @@ bool saves_result(UnaryOp kernel) {
 template <class F>
 Tensor change_unary(
     std::string_view op, const Tensor& x, UnaryOp kernel, bool needs_floating, const F& recorded) {
+  check_defined(op, x, "x");
   if (needs_floating) {
     check_floating(op, x.dtype());
   }
@@ -149,6 +150,7 @@ Tensor change_unary(
 template <class F>
 Tensor change_binary(
     std::string_view op, const Tensor& x, const Tensor& other, BinaryOp kernel, const F& recorded) {
+  check_defined(op, x, "x", other, "other");
   DType dtype = result_dtype(x, other);
   if (kernel == BinaryOp::kDiv && !is_floating(dtype)) {
     dtype = kFloat32;
@@ -182,6 +184,7 @@ void apply_in_place(std::string_view op, const Tensor& x, ScalarOp kernel, doubl
 template <class F>
 Tensor change_scalar(
     std::string_view op, const Tensor& x, ScalarOp kernel, Scalar s, const F& recorded) {
+  check_defined(op, x, "x");
   const bool divides = kernel == ScalarOp::kDiv && !is_floating(x.dtype());
   check_fits(op, x, x.shape(), divides ? kFloat32 : promote_scalar(x.dtype(), s.is_floating()));
   if (must_record(op, x, false)) {
@@ -214,104 +217,78 @@ struct Copy {
 }  // namespace
 
 Tensor add_(const Tensor& x, const Tensor& other) {
-  check_defined("add_", x, "x", other, "other");
   return change_binary("add_", x, other, BinaryOp::kAdd,
                        [](const Tensor& a, const Tensor& b) { return add(a, b); });
 }
 Tensor sub_(const Tensor& x, const Tensor& other) {
-  check_defined("sub_", x, "x", other, "other");
   return change_binary("sub_", x, other, BinaryOp::kSub,
                        [](const Tensor& a, const Tensor& b) { return sub(a, b); });
 }
 Tensor mul_(const Tensor& x, const Tensor& other) {
-  check_defined("mul_", x, "x", other, "other");
   return change_binary("mul_", x, other, BinaryOp::kMul,
                        [](const Tensor& a, const Tensor& b) { return mul(a, b); });
 }
 Tensor div_(const Tensor& x, const Tensor& other) {
-  check_defined("div_", x, "x", other, "other");
   return change_binary("div_", x, other, BinaryOp::kDiv,
                        [](const Tensor& a, const Tensor& b) { return div(a, b); });
 }
 
 Tensor add_(const Tensor& x, Scalar other) {
-  check_defined("add_", x, "x");
   return change_scalar("add_", x, ScalarOp::kAdd, other,
                        [&](const Tensor& a) { return add(a, other); });
 }
 Tensor sub_(const Tensor& x, Scalar other) {
-  check_defined("sub_", x, "x");
   return change_scalar("sub_", x, ScalarOp::kSub, other,
                        [&](const Tensor& a) { return sub(a, other); });
 }
 Tensor mul_(const Tensor& x, Scalar other) {
-  check_defined("mul_", x, "x");
   return change_scalar("mul_", x, ScalarOp::kMul, other,
                        [&](const Tensor& a) { return mul(a, other); });
 }
 Tensor div_(const Tensor& x, Scalar other) {
-  check_defined("div_", x, "x");
   return change_scalar("div_", x, ScalarOp::kDiv, other,
                        [&](const Tensor& a) { return div(a, other); });
 }
 Tensor pow_(const Tensor& x, Scalar exponent) {
-  check_defined("pow_", x, "x");
   return change_scalar("pow_", x, ScalarOp::kPow, exponent,
                        [&](const Tensor& a) { return pow(a, exponent); });
 }
 
-Tensor neg_(const Tensor& x) {
-  check_defined("neg_", x, "x");
-  return change_unary("neg_", x, UnaryOp::kNeg, false, neg);
-}
+Tensor neg_(const Tensor& x) { return change_unary("neg_", x, UnaryOp::kNeg, false, neg); }
 Tensor abs_(const Tensor& x) {
-  check_defined("abs_", x, "x");
   return change_unary("abs_", x, UnaryOp::kAbs, false, [](const Tensor& a) { return abs(a); });
 }
 Tensor floor_(const Tensor& x) {
-  check_defined("floor_", x, "x");
   return change_unary("floor_", x, UnaryOp::kFloor, false,
                       [](const Tensor& a) { return floor(a); });
 }
 Tensor ceil_(const Tensor& x) {
-  check_defined("ceil_", x, "x");
   return change_unary("ceil_", x, UnaryOp::kCeil, false, [](const Tensor& a) { return ceil(a); });
 }
 Tensor round_(const Tensor& x) {
-  check_defined("round_", x, "x");
   return change_unary("round_", x, UnaryOp::kRound, false,
                       [](const Tensor& a) { return round(a); });
 }
 Tensor square_(const Tensor& x) {
-  check_defined("square_", x, "x");
   return change_unary("square_", x, UnaryOp::kSquare, false, square);
 }
 Tensor exp_(const Tensor& x) {
-  check_defined("exp_", x, "x");
   return change_unary("exp_", x, UnaryOp::kExp, true, [](const Tensor& a) { return exp(a); });
 }
 Tensor log_(const Tensor& x) {
-  check_defined("log_", x, "x");
   return change_unary("log_", x, UnaryOp::kLog, true, [](const Tensor& a) { return log(a); });
 }
 Tensor sqrt_(const Tensor& x) {
-  check_defined("sqrt_", x, "x");
   return change_unary("sqrt_", x, UnaryOp::kSqrt, true, [](const Tensor& a) { return sqrt(a); });
 }
-Tensor rsqrt_(const Tensor& x) {
-  check_defined("rsqrt_", x, "x");
-  return change_unary("rsqrt_", x, UnaryOp::kRsqrt, true, rsqrt);
-}
+Tensor rsqrt_(const Tensor& x) { return change_unary("rsqrt_", x, UnaryOp::kRsqrt, true, rsqrt); }
 Tensor reciprocal_(const Tensor& x) {
-  check_defined("reciprocal_", x, "x");
   return change_unary("reciprocal_", x, UnaryOp::kReciprocal, true, reciprocal);
 }
 Tensor tanh_(const Tensor& x) {
-  check_defined("tanh_", x, "x");
   return change_unary("tanh_", x, UnaryOp::kTanh, true, [](const Tensor& a) { return tanh(a); });
 }
 Tensor sigmoid_(const Tensor& x) {
-  check_defined("sigmoid_", x, "x");
   return change_unary("sigmoid_", x, UnaryOp::kSigmoid, true, sigmoid);
 }
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "autograd/kernels/machine/dispatch.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/philox.h"
 #include "autograd/ops/elementwise.h"
@@ -14,7 +15,6 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/check_defined.h"
-#include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "autograd/kernels/machine/dispatch.h"
 #include "autograd/kernels/sort.h"
 #include "autograd/ops/indexing.h"
 #include "autograd/ops/map.h"
@@ -9,7 +10,6 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/check_defined.h"
-#include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/system_memory.h"

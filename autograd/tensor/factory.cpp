@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "autograd/kernels/machine/dispatch.h"
 #include "autograd/kernels/machine/team_state.h"
 #include "autograd/kernels/memory.h"
-#include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {

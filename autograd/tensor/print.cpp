@@ -7,7 +7,7 @@
 #include <sstream>
 #include <vector>
 
-#include "autograd/tensor/dispatch.h"
+#include "autograd/kernels/machine/dispatch.h"
 
 namespace tapestry {
 

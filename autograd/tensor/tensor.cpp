@@ -2,9 +2,9 @@
 
 #include <ostream>
 
+#include "autograd/kernels/machine/dispatch.h"
 #include "autograd/kernels/machine/team_state.h"
 #include "autograd/tensor/check_defined.h"
-#include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/system_memory.h"
 

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <type_traits>
 
+#include "autograd/kernels/machine/dispatch.h"
+
 namespace tapestry::kernels {
 
 namespace {
@@ -90,42 +92,24 @@ void binary(int64_t n, const void* a, int64_t sa, const void* b, int64_t sb, voi
 
 template <class F>
 UnaryRow unary_of(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return &unary<Float16, F>;
-    case DType::kBFloat16:
-      return &unary<BFloat16, F>;
-    case DType::kFloat32:
-      return &unary<float, F>;
-    case DType::kFloat64:
-      return &unary<double, F>;
-    default:
+  return dispatch_all(dtype, []<class T>() -> UnaryRow {
+    if constexpr (is_floating(dtype_of<T>())) {
+      return &unary<T, F>;
+    } else {
       return nullptr;
-  }
+    }
+  });
 }
 
 template <class F>
 BinaryRow binary_of(DType dtype) {
-  switch (dtype) {
-    case DType::kInt8:
-      return &binary<int8_t, F>;
-    case DType::kUInt8:
-      return &binary<uint8_t, F>;
-    case DType::kInt32:
-      return &binary<int32_t, F>;
-    case DType::kInt64:
-      return &binary<int64_t, F>;
-    case DType::kFloat16:
-      return &binary<Float16, F>;
-    case DType::kBFloat16:
-      return &binary<BFloat16, F>;
-    case DType::kFloat32:
-      return &binary<float, F>;
-    case DType::kFloat64:
-      return &binary<double, F>;
-    default:
+  return dispatch_all(dtype, []<class T>() -> BinaryRow {
+    if constexpr (std::is_same_v<T, bool>) {
       return nullptr;
-  }
+    } else {
+      return &binary<T, F>;
+    }
+  });
 }
 
 }  // namespace

@@ -7,19 +7,6 @@
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
-int64_t cached_attention_scratch(const CachedAttention& call);
-void cached_attention_block(const CachedAttention& call,
-                            const CachedBlock& block,
-                            float* partials,
-                            float* scratch);
-void cached_attention_merge(const CachedAttention& call,
-                            int64_t sample,
-                            int64_t head,
-                            int64_t i,
-                            int64_t blocks,
-                            const float* partials,
-                            int64_t stride);
-
 namespace {
 
 constexpr int64_t kLane = kLanes<float>;

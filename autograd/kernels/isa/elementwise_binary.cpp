@@ -48,16 +48,8 @@ struct GeluBackward {
 /// What is computed in float32.
 template <class Op>
 BinaryRow narrow(DType dtype) {
-  switch (dtype) {
-    case kFloat32:
-      return binary_entry<Op, float>;
-    case kBFloat16:
-      return binary_entry<Op, BFloat16>;
-    case kFloat16:
-      return binary_entry<Op, Float16>;
-    default:
-      return nullptr;
-  }
+  return row_of<BinaryRow, float, BFloat16, Float16>(
+      dtype, []<class T>(T*) -> BinaryRow { return binary_entry<Op, T>; });
 }
 
 template <class Op>
@@ -67,86 +59,46 @@ BinaryRow floating(DType dtype) {
 
 template <class Op, class Reversed = Op>
 BinaryRow repeating(DType dtype) {
-  switch (dtype) {
-    case kFloat32:
-      return repeating_entry<Op, Reversed, float>;
-    case kBFloat16:
-      return repeating_entry<Op, Reversed, BFloat16>;
-    default:
-      return floating<Op>(dtype);
-  }
+  const BinaryRow row = row_of<BinaryRow, float, BFloat16>(
+      dtype, []<class T>(T*) -> BinaryRow { return repeating_entry<Op, Reversed, T>; });
+  return row != nullptr ? row : floating<Op>(dtype);
 }
 
 template <class Op>
 ScalarRow scalar(DType dtype) {
-  switch (dtype) {
-    case kFloat32:
-      return repeating_scalar_entry<Op, float>;
-    case kBFloat16:
-      return repeating_scalar_entry<Op, BFloat16>;
-    case kFloat16:
-      return scalar_entry<Op, Float16>;
-    case kFloat64:
-      return scalar_entry<Op, double>;
-    default:
-      return nullptr;
-  }
+  const ScalarRow row = row_of<ScalarRow, float, BFloat16>(
+      dtype, []<class T>(T*) -> ScalarRow { return repeating_scalar_entry<Op, T>; });
+  return row != nullptr ? row
+                        : row_of<ScalarRow, Float16, double>(
+                              dtype, []<class T>(T*) -> ScalarRow { return scalar_entry<Op, T>; });
 }
+
+constexpr OpRow<BinaryOp, BinaryRow> kBinaryRows[] = {
+    {BinaryOp::kAdd, repeating<Add>},
+    {BinaryOp::kSub, repeating<Sub, ReversedSub>},
+    {BinaryOp::kMul, repeating<Mul>},
+    {BinaryOp::kDiv, repeating<Div, ReversedDiv>},
+    {BinaryOp::kMaximum, floating<Maximum>},
+    {BinaryOp::kMinimum, floating<Minimum>},
+    {BinaryOp::kReluBackward, floating<ReluBackward>},
+    {BinaryOp::kGeluBackward, narrow<GeluBackward>},
+    {BinaryOp::kGeluTanhBackward, narrow<GeluTanhBackward>},
+    {BinaryOp::kSiluBackward, narrow<SiluBackward>},
+    {BinaryOp::kTanhBackward, floating<TanhBackward>},
+    {BinaryOp::kSigmoidBackward, floating<SigmoidBackward>},
+};
+
+constexpr OpRow<ScalarOp, ScalarRow> kScalarRows[] = {
+    {ScalarOp::kAdd, scalar<Add>},          {ScalarOp::kSub, scalar<Sub>},
+    {ScalarOp::kRsub, scalar<ReversedSub>}, {ScalarOp::kMul, scalar<Mul>},
+    {ScalarOp::kDiv, scalar<Div>},          {ScalarOp::kRdiv, scalar<ReversedDiv>},
+    {ScalarOp::kClampMin, scalar<Maximum>}, {ScalarOp::kClampMax, scalar<Minimum>},
+};
 
 }  // namespace
 
-BinaryRow binary_row_of(BinaryOp op, DType dtype) {
-  switch (op) {
-    case BinaryOp::kAdd:
-      return repeating<Add>(dtype);
-    case BinaryOp::kSub:
-      return repeating<Sub, ReversedSub>(dtype);
-    case BinaryOp::kMul:
-      return repeating<Mul>(dtype);
-    case BinaryOp::kDiv:
-      return repeating<Div, ReversedDiv>(dtype);
-    case BinaryOp::kMaximum:
-      return floating<Maximum>(dtype);
-    case BinaryOp::kMinimum:
-      return floating<Minimum>(dtype);
-    case BinaryOp::kReluBackward:
-      return floating<ReluBackward>(dtype);
-    case BinaryOp::kGeluBackward:
-      return narrow<GeluBackward>(dtype);
-    case BinaryOp::kGeluTanhBackward:
-      return narrow<GeluTanhBackward>(dtype);
-    case BinaryOp::kSiluBackward:
-      return narrow<SiluBackward>(dtype);
-    case BinaryOp::kTanhBackward:
-      return floating<TanhBackward>(dtype);
-    case BinaryOp::kSigmoidBackward:
-      return floating<SigmoidBackward>(dtype);
-    default:
-      return nullptr;
-  }
-}
+BinaryRow binary_row_of(BinaryOp op, DType dtype) { return find_row(kBinaryRows, op, dtype); }
 
-ScalarRow scalar_row_of(ScalarOp op, DType dtype) {
-  switch (op) {
-    case ScalarOp::kAdd:
-      return scalar<Add>(dtype);
-    case ScalarOp::kSub:
-      return scalar<Sub>(dtype);
-    case ScalarOp::kRsub:
-      return scalar<ReversedSub>(dtype);
-    case ScalarOp::kMul:
-      return scalar<Mul>(dtype);
-    case ScalarOp::kDiv:
-      return scalar<Div>(dtype);
-    case ScalarOp::kRdiv:
-      return scalar<ReversedDiv>(dtype);
-    case ScalarOp::kClampMin:
-      return scalar<Maximum>(dtype);
-    case ScalarOp::kClampMax:
-      return scalar<Minimum>(dtype);
-    default:
-      return nullptr;
-  }
-}
+ScalarRow scalar_row_of(ScalarOp op, DType dtype) { return find_row(kScalarRows, op, dtype); }
 
 }  // namespace tapestry::kernels::TAPESTRY_ISA

@@ -55,18 +55,8 @@ constexpr UnaryRow cast_between() {
 
 template <class From>
 UnaryRow cast_from(DType to) {
-  switch (to) {
-    case kFloat16:
-      return cast_between<From, Float16>();
-    case kBFloat16:
-      return cast_between<From, BFloat16>();
-    case kFloat32:
-      return cast_between<From, float>();
-    case kFloat64:
-      return cast_between<From, double>();
-    default:
-      return nullptr;
-  }
+  return row_of<UnaryRow, Float16, BFloat16, float, double>(
+      to, []<class To>(To*) -> UnaryRow { return cast_between<From, To>(); });
 }
 
 template <class Bits>
@@ -117,18 +107,8 @@ void where_entry(int64_t n,
 }  // namespace
 
 UnaryRow floating_cast_row_of(DType from, DType to) {
-  switch (from) {
-    case kFloat16:
-      return cast_from<Float16>(to);
-    case kBFloat16:
-      return cast_from<BFloat16>(to);
-    case kFloat32:
-      return cast_from<float>(to);
-    case kFloat64:
-      return cast_from<double>(to);
-    default:
-      return nullptr;
-  }
+  return row_of<UnaryRow, Float16, BFloat16, float, double>(
+      from, [to]<class From>(From*) -> UnaryRow { return cast_from<From>(to); });
 }
 
 TernaryRow where_row_of(DType dtype) {

@@ -77,53 +77,33 @@ void scalar(int64_t n, const void* x, int64_t sx, double s, void* y, int64_t sy)
                       binary_loop<Op, C, C>);
 }
 
+template <class T>
+using computed = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
+
+template <class Row, class F>
+Row integer_row_of(DType dtype, const F& entry) {
+  return row_of<Row, int8_t, uint8_t, int32_t, int64_t>(dtype, entry);
+}
+
 template <class Op>
 UnaryRow unary_of(DType dtype) {
-  switch (dtype) {
-    case kInt8:
-      return unary<Op, int8_t, int32_t>;
-    case kUInt8:
-      return unary<Op, uint8_t, int32_t>;
-    case kInt32:
-      return unary<Op, int32_t, int32_t>;
-    case kInt64:
-      return unary<Op, int64_t, int64_t>;
-    default:
-      return nullptr;
-  }
+  return integer_row_of<UnaryRow>(
+      dtype, []<class T>(T*) -> UnaryRow { return unary<Op, T, computed<T>>; });
 }
 
 template <class Op>
 BinaryRow binary_of(DType dtype) {
-  switch (dtype) {
-    case kInt8:
-      return binary<Op, int8_t, int32_t>;
-    case kUInt8:
-      return binary<Op, uint8_t, int32_t>;
-    case kInt32:
-      return binary<Op, int32_t, int32_t>;
-    case kInt64:
-      return binary<Op, int64_t, int64_t>;
-    default:
-      return nullptr;
-  }
+  return integer_row_of<BinaryRow>(
+      dtype, []<class T>(T*) -> BinaryRow { return binary<Op, T, computed<T>>; });
 }
 
 template <class Op, bool kSwapped = false>
 ScalarRow scalar_of(DType dtype) {
-  switch (dtype) {
-    case kInt8:
-      return scalar<Op, int8_t, int32_t, kSwapped>;
-    case kUInt8:
-      return scalar<Op, uint8_t, int32_t, kSwapped>;
-    case kInt32:
-      return scalar<Op, int32_t, int32_t, kSwapped>;
-    case kInt64:
-      return scalar<Op, int64_t, int64_t, kSwapped>;
-    default:
-      return nullptr;
-  }
+  return integer_row_of<ScalarRow>(
+      dtype, []<class T>(T*) -> ScalarRow { return scalar<Op, T, computed<T>, kSwapped>; });
 }
+
+UnaryRow copied(DType dtype) { return is_integral(dtype) ? copy_row(size_of(dtype)) : nullptr; }
 
 /// Sums and the larger are `or`, products and the smaller are `and`.
 BinaryRow bool_row(BinaryOp op) {
@@ -139,74 +119,42 @@ BinaryRow bool_row(BinaryOp op) {
   }
 }
 
+constexpr OpRow<UnaryOp, UnaryRow> kUnaryRows[] = {
+    {UnaryOp::kNeg, unary_of<Neg>},
+    {UnaryOp::kAbs, unary_of<Abs>},
+    {UnaryOp::kSign, unary_of<Sign>},
+    {UnaryOp::kFloor, copied},
+    {UnaryOp::kCeil, copied},
+    {UnaryOp::kRound, copied},
+    {UnaryOp::kSquare, unary_of<Square>},
+    {UnaryOp::kCube, unary_of<Cube>},
+    {UnaryOp::kRelu, unary_of<Relu>},
+};
+
+constexpr OpRow<BinaryOp, BinaryRow> kBinaryRows[] = {
+    {BinaryOp::kAdd, binary_of<Add>},         {BinaryOp::kSub, binary_of<Sub>},
+    {BinaryOp::kMul, binary_of<Mul>},         {BinaryOp::kPow, binary_of<Pow>},
+    {BinaryOp::kMaximum, binary_of<Maximum>}, {BinaryOp::kMinimum, binary_of<Minimum>},
+};
+
+constexpr OpRow<ScalarOp, ScalarRow> kScalarRows[] = {
+    {ScalarOp::kAdd, scalar_of<Add>},          {ScalarOp::kSub, scalar_of<Sub>},
+    {ScalarOp::kRsub, scalar_of<Sub, true>},   {ScalarOp::kMul, scalar_of<Mul>},
+    {ScalarOp::kPow, scalar_of<Pow>},          {ScalarOp::kRpow, scalar_of<Pow, true>},
+    {ScalarOp::kClampMin, scalar_of<Maximum>}, {ScalarOp::kClampMax, scalar_of<Minimum>},
+};
+
 }  // namespace
 
-UnaryRow integer_unary_row(UnaryOp op, DType dtype) {
-  switch (op) {
-    case UnaryOp::kNeg:
-      return unary_of<Neg>(dtype);
-    case UnaryOp::kAbs:
-      return unary_of<Abs>(dtype);
-    case UnaryOp::kSign:
-      return unary_of<Sign>(dtype);
-    case UnaryOp::kFloor:
-    case UnaryOp::kCeil:
-    case UnaryOp::kRound:
-      return is_integral(dtype) ? copy_row(size_of(dtype)) : nullptr;
-    case UnaryOp::kSquare:
-      return unary_of<Square>(dtype);
-    case UnaryOp::kCube:
-      return unary_of<Cube>(dtype);
-    case UnaryOp::kRelu:
-      return unary_of<Relu>(dtype);
-    default:
-      return nullptr;
-  }
-}
+UnaryRow integer_unary_row(UnaryOp op, DType dtype) { return find_row(kUnaryRows, op, dtype); }
 
 BinaryRow integer_binary_row(BinaryOp op, DType dtype) {
   if (dtype == kBool) {
     return bool_row(op);
   }
-  switch (op) {
-    case BinaryOp::kAdd:
-      return binary_of<Add>(dtype);
-    case BinaryOp::kSub:
-      return binary_of<Sub>(dtype);
-    case BinaryOp::kMul:
-      return binary_of<Mul>(dtype);
-    case BinaryOp::kPow:
-      return binary_of<Pow>(dtype);
-    case BinaryOp::kMaximum:
-      return binary_of<Maximum>(dtype);
-    case BinaryOp::kMinimum:
-      return binary_of<Minimum>(dtype);
-    default:
-      return nullptr;
-  }
+  return find_row(kBinaryRows, op, dtype);
 }
 
-ScalarRow integer_scalar_row(ScalarOp op, DType dtype) {
-  switch (op) {
-    case ScalarOp::kAdd:
-      return scalar_of<Add>(dtype);
-    case ScalarOp::kSub:
-      return scalar_of<Sub>(dtype);
-    case ScalarOp::kRsub:
-      return scalar_of<Sub, true>(dtype);
-    case ScalarOp::kMul:
-      return scalar_of<Mul>(dtype);
-    case ScalarOp::kPow:
-      return scalar_of<Pow>(dtype);
-    case ScalarOp::kRpow:
-      return scalar_of<Pow, true>(dtype);
-    case ScalarOp::kClampMin:
-      return scalar_of<Maximum>(dtype);
-    case ScalarOp::kClampMax:
-      return scalar_of<Minimum>(dtype);
-    default:
-      return nullptr;
-  }
-}
+ScalarRow integer_scalar_row(ScalarOp op, DType dtype) { return find_row(kScalarRows, op, dtype); }
 
 }  // namespace tapestry::kernels::TAPESTRY_ISA

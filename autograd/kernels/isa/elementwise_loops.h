@@ -194,19 +194,42 @@ void unary_entry(int64_t n, const void* x, int64_t sx, void* y, int64_t sy) {
   unary_blocks<C, C>(n, source<T>(x, sx), sink<T>(y, sy), unary_loop<function_for<Op, T>, C, C>);
 }
 
+/// What `entry` gives for a T* if dtype is that of T, one of Ts; nullptr for other dtypes.
+template <class Row, class... Ts, class F>
+Row row_of(DType dtype, const F& entry) {
+  constexpr DType kTypes[] = {dtype_of<Ts>()...};
+  const Row rows[] = {entry(static_cast<Ts*>(nullptr))...};
+  for (size_t i = 0; i < sizeof...(Ts); ++i) {
+    if (kTypes[i] == dtype) {
+      return rows[i];
+    }
+  }
+  return nullptr;
+}
+
+/// An operation, and what gives its row for a dtype.
+template <class Op, class Row>
+struct OpRow {
+  Op op;
+  Row (*of)(DType dtype);
+};
+
+/// The row of the operation; nullptr if the table does not have it.
+template <class Op, class Row, size_t kCount>
+Row find_row(const OpRow<Op, Row> (&table)[kCount], Op op, DType dtype) {
+  for (const OpRow<Op, Row>& entry : table) {
+    if (entry.op == op) {
+      return entry.of(dtype);
+    }
+  }
+  return nullptr;
+}
+
 /// unary_entry of the floating dtypes that are computed in float32, and of all; else nullptr.
 template <class Op>
 UnaryRow narrow_unary(DType dtype) {
-  switch (dtype) {
-    case kFloat32:
-      return unary_entry<Op, float>;
-    case kBFloat16:
-      return unary_entry<Op, BFloat16>;
-    case kFloat16:
-      return unary_entry<Op, Float16>;
-    default:
-      return nullptr;
-  }
+  return row_of<UnaryRow, float, BFloat16, Float16>(
+      dtype, []<class T>(T*) -> UnaryRow { return unary_entry<Op, T>; });
 }
 
 template <class Op>

@@ -120,6 +120,20 @@ void is_finite(int64_t n, const void* x, int64_t sx, void* y, int64_t sy) {
                            unary_loop<IsFinite, C, uint8_t>);
 }
 
+constexpr OpRow<BinaryOp, BinaryRow> kRelationRows[] = {
+    {BinaryOp::kLogicalAnd, logical_of<And>}, {BinaryOp::kLogicalOr, logical_of<Or>},
+    {BinaryOp::kLogicalXor, logical_of<Xor>}, {BinaryOp::kEq, relation_of<Eq>},
+    {BinaryOp::kNe, relation_of<Ne>},         {BinaryOp::kLt, relation_of<Lt>},
+    {BinaryOp::kLe, relation_of<Le>},         {BinaryOp::kGt, relation_of<Lt, true>},
+    {BinaryOp::kGe, relation_of<Le, true>},
+};
+
+constexpr OpRow<ScalarOp, ScalarRow> kScalarRelationRows[] = {
+    {ScalarOp::kEq, scalar_relation_of<Eq>},       {ScalarOp::kNe, scalar_relation_of<Ne>},
+    {ScalarOp::kLt, scalar_relation_of<Lt>},       {ScalarOp::kLe, scalar_relation_of<Le>},
+    {ScalarOp::kGt, scalar_relation_of<Lt, true>}, {ScalarOp::kGe, scalar_relation_of<Le, true>},
+};
+
 }  // namespace
 
 UnaryRow predicate_row(UnaryOp op, DType dtype) {
@@ -135,48 +149,10 @@ UnaryRow predicate_row(UnaryOp op, DType dtype) {
   }
 }
 
-BinaryRow relation_row(BinaryOp op, DType dtype) {
-  switch (op) {
-    case BinaryOp::kLogicalAnd:
-      return logical_of<And>(dtype);
-    case BinaryOp::kLogicalOr:
-      return logical_of<Or>(dtype);
-    case BinaryOp::kLogicalXor:
-      return logical_of<Xor>(dtype);
-    case BinaryOp::kEq:
-      return relation_of<Eq>(dtype);
-    case BinaryOp::kNe:
-      return relation_of<Ne>(dtype);
-    case BinaryOp::kLt:
-      return relation_of<Lt>(dtype);
-    case BinaryOp::kLe:
-      return relation_of<Le>(dtype);
-    case BinaryOp::kGt:
-      return relation_of<Lt, true>(dtype);
-    case BinaryOp::kGe:
-      return relation_of<Le, true>(dtype);
-    default:
-      return nullptr;
-  }
-}
+BinaryRow relation_row(BinaryOp op, DType dtype) { return find_row(kRelationRows, op, dtype); }
 
 ScalarRow scalar_relation_row(ScalarOp op, DType dtype) {
-  switch (op) {
-    case ScalarOp::kEq:
-      return scalar_relation_of<Eq>(dtype);
-    case ScalarOp::kNe:
-      return scalar_relation_of<Ne>(dtype);
-    case ScalarOp::kLt:
-      return scalar_relation_of<Lt>(dtype);
-    case ScalarOp::kLe:
-      return scalar_relation_of<Le>(dtype);
-    case ScalarOp::kGt:
-      return scalar_relation_of<Lt, true>(dtype);
-    case ScalarOp::kGe:
-      return scalar_relation_of<Le, true>(dtype);
-    default:
-      return nullptr;
-  }
+  return find_row(kScalarRelationRows, op, dtype);
 }
 
 }  // namespace tapestry::kernels::TAPESTRY_ISA

@@ -49,53 +49,31 @@ struct Gelu {
 TAPESTRY_UNARY(GeluTanh, gelu_tanh(x))
 TAPESTRY_UNARY(Silu, silu(x))
 
+constexpr OpRow<UnaryOp, UnaryRow> kUnaryRows[] = {
+    {UnaryOp::kNeg, floating_unary<Neg>},
+    {UnaryOp::kAbs, floating_unary<Abs>},
+    {UnaryOp::kSign, floating_unary<Sign>},
+    {UnaryOp::kFloor, floating_unary<Floor>},
+    {UnaryOp::kCeil, floating_unary<Ceil>},
+    {UnaryOp::kRound, floating_unary<Round>},
+    {UnaryOp::kExp, narrow_unary<Exp>},
+    {UnaryOp::kLog, narrow_unary<Log>},
+    {UnaryOp::kSqrt, floating_unary<Sqrt>},
+    {UnaryOp::kRsqrt, floating_unary<Rsqrt>},
+    {UnaryOp::kReciprocal, floating_unary<Reciprocal>},
+    {UnaryOp::kTanh, narrow_unary<Tanh>},
+    {UnaryOp::kSigmoid, narrow_unary<Sigmoid>},
+    {UnaryOp::kErf, narrow_unary<Erf>},
+    {UnaryOp::kSquare, floating_unary<Square>},
+    {UnaryOp::kCube, floating_unary<Cube>},
+    {UnaryOp::kRelu, floating_unary<Relu>},
+    {UnaryOp::kGelu, narrow_unary<Gelu>},
+    {UnaryOp::kGeluTanh, narrow_unary<GeluTanh>},
+    {UnaryOp::kSilu, narrow_unary<Silu>},
+};
+
 }  // namespace
 
-UnaryRow unary_row_of(UnaryOp op, DType dtype) {
-  switch (op) {
-    case UnaryOp::kNeg:
-      return floating_unary<Neg>(dtype);
-    case UnaryOp::kAbs:
-      return floating_unary<Abs>(dtype);
-    case UnaryOp::kSign:
-      return floating_unary<Sign>(dtype);
-    case UnaryOp::kFloor:
-      return floating_unary<Floor>(dtype);
-    case UnaryOp::kCeil:
-      return floating_unary<Ceil>(dtype);
-    case UnaryOp::kRound:
-      return floating_unary<Round>(dtype);
-    case UnaryOp::kExp:
-      return narrow_unary<Exp>(dtype);
-    case UnaryOp::kLog:
-      return narrow_unary<Log>(dtype);
-    case UnaryOp::kSqrt:
-      return floating_unary<Sqrt>(dtype);
-    case UnaryOp::kRsqrt:
-      return floating_unary<Rsqrt>(dtype);
-    case UnaryOp::kReciprocal:
-      return floating_unary<Reciprocal>(dtype);
-    case UnaryOp::kTanh:
-      return narrow_unary<Tanh>(dtype);
-    case UnaryOp::kSigmoid:
-      return narrow_unary<Sigmoid>(dtype);
-    case UnaryOp::kErf:
-      return narrow_unary<Erf>(dtype);
-    case UnaryOp::kSquare:
-      return floating_unary<Square>(dtype);
-    case UnaryOp::kCube:
-      return floating_unary<Cube>(dtype);
-    case UnaryOp::kRelu:
-      return floating_unary<Relu>(dtype);
-    case UnaryOp::kGelu:
-      return narrow_unary<Gelu>(dtype);
-    case UnaryOp::kGeluTanh:
-      return narrow_unary<GeluTanh>(dtype);
-    case UnaryOp::kSilu:
-      return narrow_unary<Silu>(dtype);
-    default:
-      return nullptr;
-  }
-}
+UnaryRow unary_row_of(UnaryOp op, DType dtype) { return find_row(kUnaryRows, op, dtype); }
 
 }  // namespace tapestry::kernels::TAPESTRY_ISA

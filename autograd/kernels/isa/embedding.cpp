@@ -6,17 +6,6 @@
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
-void embedding_backward_columns(DType dtype,
-                                DType dy_dtype,
-                                int64_t begin,
-                                int64_t end,
-                                int64_t dim,
-                                int64_t n_ids,
-                                const int64_t* order,
-                                const int64_t* ids,
-                                const void* dy,
-                                void* dweight);
-
 namespace {
 
 /// `order` lists the places of ids, equal ids together and in ascending places.

@@ -10,10 +10,6 @@
 // combinations of dtypes.
 namespace tapestry::kernels::TAPESTRY_ISA {
 
-void norm_forward_rows(const NormForward& call, int64_t begin, int64_t end, void* buffers);
-void norm_backward_rows(
-    const NormBackward& call, int64_t begin, int64_t end, const NormSums& sums, void* buffers);
-
 namespace {
 
 template <class C>

@@ -7,18 +7,6 @@
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
-void bernoulli_range(
-    int64_t n, uint64_t seed, uint64_t stream, uint64_t first_index, uint64_t threshold, bool* y);
-void dropout_range(DType dtype,
-                   int64_t n,
-                   uint64_t seed,
-                   uint64_t stream,
-                   uint64_t first_index,
-                   uint64_t threshold,
-                   double scale,
-                   const void* x,
-                   void* y);
-
 namespace {
 
 // Round by round for a group of blocks: a loop over blocks with the rounds inside does not become

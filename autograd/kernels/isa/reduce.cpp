@@ -1,5 +1,6 @@
 // Reductions of one block, and y += a x.
 #include "autograd/kernels/isa/elementwise_loops.h"
+#include "autograd/kernels/isa/elementwise_stored.h"
 #include "autograd/kernels/reduce_partial.h"
 
 // Lets the sum, product, ... of a loop be formed in any order.
@@ -12,17 +13,6 @@
 #endif
 
 namespace tapestry::kernels::TAPESTRY_ISA {
-
-void reduce_row(Reducer reducer, DType dtype, int64_t n, const void* x, void* partial);
-void reduce_columns(Reducer reducer,
-                    DType dtype,
-                    int64_t n,
-                    int64_t stride,
-                    int64_t columns,
-                    const void* x,
-                    void* partials);
-void merge_partials(Reducer reducer, DType dtype, int64_t n, const void* from, void* into);
-void axpy_row(DType dtype, int64_t n, double a, const void* x, void* y);
 
 namespace {
 
@@ -233,26 +223,13 @@ Functions functions_of_int8(Reducer reducer) {
 }
 
 Functions functions_of(Reducer reducer, DType dtype) {
-  switch (dtype) {
-    case kBool:
-    case kUInt8:  // whose sums nobody asks for
-      return functions_of<uint8_t>(reducer);
-    case kInt8:
+  return with_stored(dtype, [&]<class S>(S) {
+    if constexpr (std::is_same_v<typename S::T, int8_t>) {
       return functions_of_int8(reducer);
-    case kInt32:
-      return functions_of<int32_t>(reducer);
-    case kInt64:
-      return functions_of<int64_t>(reducer);
-    case kFloat16:
-      return functions_of<Float16>(reducer);
-    case kBFloat16:
-      return functions_of<BFloat16>(reducer);
-    case kFloat32:
-      return functions_of<float>(reducer);
-    case kFloat64:
-      return functions_of<double>(reducer);
-  }
-  return {};
+    } else {
+      return functions_of<typename S::T>(reducer);  // of uint8 nobody asks for sums
+    }
+  });
 }
 
 template <class T>
@@ -303,16 +280,8 @@ void merge_partials(Reducer reducer, DType dtype, int64_t n, const void* from, v
 }
 
 void axpy_row(DType dtype, int64_t n, double a, const void* x, void* y) {
-  switch (dtype) {
-    case kFloat16:
-      return axpy_typed<Float16>(n, a, x, y);
-    case kBFloat16:
-      return axpy_typed<BFloat16>(n, a, x, y);
-    case kFloat64:
-      return axpy_typed<double>(n, a, x, y);
-    default:
-      return axpy_typed<float>(n, a, x, y);
-  }
+  for_floating(dtype,
+               [&](auto* tag) { axpy_typed<std::remove_pointer_t<decltype(tag)>>(n, a, x, y); });
 }
 
 }  // namespace tapestry::kernels::TAPESTRY_ISA

@@ -8,26 +8,6 @@
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
-void softmax_units(DType dtype,
-                   bool logarithm,
-                   int64_t begin,
-                   int64_t end,
-                   int64_t n,
-                   int64_t inner,
-                   const void* x,
-                   void* y);
-void softmax_backward_units(DType dtype,
-                            bool logarithm,
-                            int64_t begin,
-                            int64_t end,
-                            int64_t n,
-                            int64_t inner,
-                            const void* y,
-                            const void* dy,
-                            void* dx);
-void logsumexp_units(
-    DType dtype, int64_t begin, int64_t end, int64_t n, int64_t inner, const void* x, void* y);
-
 namespace {
 
 /// The maximum (-inf if empty) and the sum of e^(x - shift), shift being the maximum, or 0 where

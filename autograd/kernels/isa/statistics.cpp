@@ -1,7 +1,7 @@
 // Statistics of one block of elements.
 #include "autograd/kernels/statistics.h"
 
-#include "autograd/kernels/isa/row_io.h"
+#include "autograd/kernels/isa/elementwise_stored.h"
 
 // Lets the sum, maximum, ... of a loop be formed in any order.
 #if defined(_OPENMP)
@@ -181,25 +181,7 @@ void add_typed(int64_t n, const void* x_, uint32_t groups, ElementStatistics* in
 
 void add_statistics(
     DType dtype, int64_t n, const void* x, uint32_t groups, ElementStatistics* into) {
-  switch (dtype) {
-    case kBool:
-    case kUInt8:
-      return add_typed<uint8_t>(n, x, groups, into);
-    case kInt8:
-      return add_typed<int8_t>(n, x, groups, into);
-    case kInt32:
-      return add_typed<int32_t>(n, x, groups, into);
-    case kInt64:
-      return add_typed<int64_t>(n, x, groups, into);
-    case kFloat16:
-      return add_typed<Float16>(n, x, groups, into);
-    case kBFloat16:
-      return add_typed<BFloat16>(n, x, groups, into);
-    case kFloat32:
-      return add_typed<float>(n, x, groups, into);
-    case kFloat64:
-      return add_typed<double>(n, x, groups, into);
-  }
+  with_stored(dtype, [&]<class S>(S) { add_typed<typename S::T>(n, x, groups, into); });
 }
 
 }  // namespace tapestry::kernels::TAPESTRY_ISA

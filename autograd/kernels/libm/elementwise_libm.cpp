@@ -50,18 +50,8 @@ UnaryRow only_double(DType dtype) {
 }
 
 BinaryRow power(DType dtype) {
-  switch (dtype) {
-    case kFloat32:
-      return binary_entry<Pow, float>;
-    case kBFloat16:
-      return binary_entry<Pow, BFloat16>;
-    case kFloat16:
-      return binary_entry<Pow, Float16>;
-    case kFloat64:
-      return binary_entry<Pow, double>;
-    default:
-      return nullptr;
-  }
+  return row_of<BinaryRow, float, BFloat16, Float16, double>(
+      dtype, []<class T>(T*) -> BinaryRow { return binary_entry<Pow, T>; });
 }
 
 /// x^s: the powers that training uses without libm.
@@ -86,48 +76,23 @@ void power_entry(int64_t n, const void* x, int64_t sx, double s, void* y, int64_
 }
 
 ScalarRow scalar_power(bool swapped, DType dtype) {
-  switch (dtype) {
-    case kFloat32:
-      return swapped ? scalar_entry<ReversedPow, float> : power_entry<float>;
-    case kBFloat16:
-      return swapped ? scalar_entry<ReversedPow, BFloat16> : power_entry<BFloat16>;
-    case kFloat16:
-      return swapped ? scalar_entry<ReversedPow, Float16> : power_entry<Float16>;
-    case kFloat64:
-      return swapped ? scalar_entry<ReversedPow, double> : power_entry<double>;
-    default:
-      return nullptr;
-  }
+  return row_of<ScalarRow, float, BFloat16, Float16, double>(
+      dtype, [swapped]<class T>(T*) -> ScalarRow {
+        return swapped ? scalar_entry<ReversedPow, T> : power_entry<T>;
+      });
 }
+
+constexpr OpRow<UnaryOp, UnaryRow> kUnaryRows[] = {
+    {UnaryOp::kSin, floating_unary<Sin>},        {UnaryOp::kCos, floating_unary<Cos>},
+    {UnaryOp::kExp, only_double<Exp>},           {UnaryOp::kLog, only_double<Log>},
+    {UnaryOp::kTanh, only_double<Tanh>},         {UnaryOp::kSigmoid, only_double<Sigmoid>},
+    {UnaryOp::kErf, only_double<Erf>},           {UnaryOp::kGelu, only_double<Gelu>},
+    {UnaryOp::kGeluTanh, only_double<GeluTanh>}, {UnaryOp::kSilu, only_double<Silu>},
+};
 
 }  // namespace
 
-UnaryRow libm_unary_row(UnaryOp op, DType dtype) {
-  switch (op) {
-    case UnaryOp::kSin:
-      return floating_unary<Sin>(dtype);
-    case UnaryOp::kCos:
-      return floating_unary<Cos>(dtype);
-    case UnaryOp::kExp:
-      return only_double<Exp>(dtype);
-    case UnaryOp::kLog:
-      return only_double<Log>(dtype);
-    case UnaryOp::kTanh:
-      return only_double<Tanh>(dtype);
-    case UnaryOp::kSigmoid:
-      return only_double<Sigmoid>(dtype);
-    case UnaryOp::kErf:
-      return only_double<Erf>(dtype);
-    case UnaryOp::kGelu:
-      return only_double<Gelu>(dtype);
-    case UnaryOp::kGeluTanh:
-      return only_double<GeluTanh>(dtype);
-    case UnaryOp::kSilu:
-      return only_double<Silu>(dtype);
-    default:
-      return nullptr;
-  }
-}
+UnaryRow libm_unary_row(UnaryOp op, DType dtype) { return find_row(kUnaryRows, op, dtype); }
 
 BinaryRow libm_binary_row(BinaryOp op, DType dtype) {
   if (op == BinaryOp::kPow) {

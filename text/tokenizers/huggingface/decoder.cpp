@@ -62,6 +62,22 @@ class WholeTokens : public DecoderStep {
   }
 };
 
+// A run that gives every token on as step.apply(token, whether it is the first) makes it.
+template <class Step>
+class EachToken final : public DecoderRun {
+ public:
+  EachToken(const Step& step, DecoderRun& next) : step_(step), next_(next) {}
+  void add(std::string token) override {
+    next_.add(step_.apply(std::move(token), std::exchange(first_, false)));
+  }
+  void finish() override { next_.finish(); }
+
+ private:
+  const Step& step_;
+  DecoderRun& next_;
+  bool first_ = true;
+};
+
 class ByteLevel final : public DecoderStep {
  public:
   bool fuses() const override { return true; }
@@ -175,22 +191,11 @@ class ByteFallback final : public DecoderStep {
   };
 };
 
-class Replace;
-class ReplaceRun final : public DecoderRun {
- public:
-  ReplaceRun(const Replace& step, DecoderRun& next) : step_(step), next_(next) {}
-  void add(std::string token) override;
-  void finish() override { next_.finish(); }
-
- private:
-  const Replace& step_;
-  DecoderRun& next_;
-};
-class Replace final : public WholeTokens<Replace, ReplaceRun> {
+class Replace final : public WholeTokens<Replace, EachToken<Replace>> {
  public:
   explicit Replace(const Component& component)
       : pattern_(component.pattern("pattern")), content_(component.text("content")) {}
-  std::string apply(const std::string& token) const {
+  std::string apply(const std::string& token, bool /*first*/) const {
     std::string text;
     size_t at = 0;
     Pattern::Finder finder(pattern_, token);
@@ -209,7 +214,6 @@ class Replace final : public WholeTokens<Replace, ReplaceRun> {
   Pattern pattern_;
   std::string content_;
 };
-void ReplaceRun::add(std::string token) { next_.add(step_.apply(token)); }
 
 // Takes `start` characters from the beginning of a token, and `stop` from its end, if they are
 // there.
@@ -318,23 +322,11 @@ class Metaspace final : public DecoderStep {
   bool prefix_;
 };
 
-class WordPiece;
-class WordPieceRun final : public DecoderRun {
- public:
-  WordPieceRun(const WordPiece& step, DecoderRun& next) : step_(step), next_(next) {}
-  void add(std::string token) override;
-  void finish() override { next_.finish(); }
-
- private:
-  const WordPiece& step_;
-  DecoderRun& next_;
-  bool first_ = true;
-};
-class WordPiece final : public WholeTokens<WordPiece, WordPieceRun> {
+class WordPiece final : public WholeTokens<WordPiece, EachToken<WordPiece>> {
  public:
   explicit WordPiece(const Component& component)
       : prefix_(component.text("prefix")), cleanup_(component.flag("cleanup")) {}
-  void apply(std::string& token, bool first) const {
+  std::string apply(std::string token, bool first) const {
     if (!first) {
       if (token.starts_with(prefix_)) {
         token.erase(0, prefix_.size());
@@ -351,16 +343,13 @@ class WordPiece final : public WholeTokens<WordPiece, WordPieceRun> {
         replace_all(token, what, with);
       }
     }
+    return token;
   }
 
  private:
   std::string prefix_;
   bool cleanup_;
 };
-void WordPieceRun::add(std::string token) {
-  step_.apply(token, std::exchange(first_, false));
-  next_.add(std::move(token));
-}
 
 // The suffix that ends a word becomes a space, but nothing in the last token.
 class BpeSuffix;

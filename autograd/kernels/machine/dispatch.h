@@ -1,6 +1,8 @@
 // From a run-time dtype to a template argument.
 #pragma once
 
+#include <type_traits>
+
 #include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry {
@@ -29,6 +31,17 @@ decltype(auto) dispatch_all(DType dtype, F&& f) {
       break;
   }
   return f.template operator()<double>();
+}
+
+/// Calls f.template operator()<T, C>() with the element type, uint8_t for bool, and the type in
+/// which elements are compared: float for those of 16 bits.
+template <class F>
+decltype(auto) dispatch_compared(DType dtype, F&& f) {
+  return dispatch_all(dtype, [&]<class Element>() -> decltype(auto) {
+    using T = std::conditional_t<std::is_same_v<Element, bool>, uint8_t, Element>;
+    constexpr bool kNarrow = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
+    return f.template operator()<T, std::conditional_t<kNarrow, float, T>>();
+  });
 }
 
 }  // namespace tapestry
