@@ -57,18 +57,18 @@ TEST_F(AccuracyProgram, RefusesUnknownCommandsAndOptions) {
   refused("checklist ours.yaml a.csv b.csv", "two files are needed: 3 given");
   refused("checklist ours.yaml nothing.yaml", "nothing.yaml: cannot be read");
   refused("checklist nothing.yaml ours.yaml", "nothing.yaml");
-  refused("checklist ours.yaml a.csv", "a.csv: is none of a configuration in YAML");
+  refused("checklist ours.yaml a.csv", "a.csv: is none of ... YAML");
   refused("checklist ours.yaml ours.yaml --data_parallel_size 0", "--data_parallel_size is 0");
   refused("checklist ours.yaml ours.yaml --other_data_parallel_size 0",
           "--other_data_parallel_size ... is ... 0");
-  refused("curves", "two runs or more are needed: 0 given");
-  refused("curves a.csv", "two runs or more are needed: 1 given");
+  refused("curves", "two runs or more ... 0 given");
+  refused("curves a.csv", "two runs or more ... 1 given");
   refused("curves a.csv b.csv --loss-bound 1", "did you mean --loss_bound?");
   refused("curves a.csv b.csv --window 0", "--window ... 0; ... number of steps above ... 0");
   refused("curves a.csv b.csv --loss_bound -1",
           "--loss_bound ... -1; ... expected a number above ... 0");
   refused("curves a.csv b.csv --loss_bound small", "expected a number");
-  refused("curves a.csv b.csv --json out.txt", "--json is 'out.txt'; expected a name that ends in");
+  refused("curves a.csv b.csv --json out.txt", "--json is 'out.txt'; ... ends in");
   refused("curves a.csv b.csv --html none/out.html", "there is no folder none");
   refused("curves a.csv b.csv --csv out", "--csv is 'out'");
   refused("curves a.csv nothing.csv", "nothing.csv: ... no such file or folder");

@@ -117,7 +117,7 @@ TEST_F(GenerateTest, SuggestionsAreTakenWhereTheyAreAskedFor) {
   EXPECT_EQ(tokens(answers(ask + "--use_generation_config --temperature 2 --seed 8")),
             tokens(answers(ask + "--max_new_tokens 4 --temperature 2 --seed 8")));
   dir_.write("llama/generation_config.json", "{\"temperature\": -1}");
-  expect_bad("--prompt And", "llama/generation_config.json: temperature must not be negative");
+  expect_bad("--prompt And", "llama/generation_config.json: temperature ... negative");
   std::filesystem::remove(dir_.file("llama/generation_config.json"));
   expect_bad("--prompt And --use_generation_config", "there is no ... generation_config.json");
 }
@@ -154,7 +154,7 @@ TEST_F(GenerateTest, Precisions) {
   EXPECT_NE(rounded, exact);
   EXPECT_NEAR(rounded, exact, 0.05);
   expect_bad("--prompt And --dtype float8", "dtype is 'float8', expected float32");
-  expect_bad("--prompt And --dtype q8_0", "16 numbers of a row on this rank cannot be blocks");
+  expect_bad("--prompt And --dtype q8_0", "16 numbers of a row ... blocks");
 }
 
 TEST_F(GenerateTest, Conversations) {
@@ -192,7 +192,7 @@ TEST_F(GenerateTest, ConversationsWithoutATemplateAreChatML) {
   const Json expected = answers(ask + "--prompts plain.jsonl")[0];
   const Json found = answers(ask + "--json --chat --prompt Hello")[0];
   EXPECT_THAT(err_, HasSubstr("has no chat template"));
-  EXPECT_THAT(err_, HasSubstr("ChatML, whose turns end with <|im_end|>"));
+  EXPECT_THAT(err_, Says("ChatML ... <|im_end|>"));
   EXPECT_EQ(found.at("prompt_tokens"), rendered.size());
   EXPECT_EQ(found.at("tokens"), expected.at("tokens"));
 }

@@ -5,6 +5,7 @@
 
 #include "autograd/io/npy.h"
 #include "tests/examples/gpt/drill_test.h"
+#include "tests/says.h"
 
 namespace tapestry::drills {
 namespace {
@@ -330,8 +331,8 @@ TEST_F(MonitoredRun, GoesOnWithTheNewestHealthyCheckpoint) {
   again();
   write_health({{2, 0}, {4, 1}, {6, 1}, {8, 1}});
   EXPECT_EQ(go_on(set_training("resume_training", name_of_step(6))), 0) << said();
-  EXPECT_THAT(out_, AllOf(HasSubstr("going on after step 6"),
-                          HasSubstr("is the checkpoint that was asked for, but is unhealthy by")));
+  EXPECT_THAT(out_,
+              AllOf(HasSubstr("going on after step 6"), Says("asked for ... is unhealthy by")));
   again();
   write_health({{2, 0}, {4, 0}, {6, 1}, {8, 1}});  // into a folder of its own
   EXPECT_EQ(go_on(set_training("load_checkpoint", "output") + set_training("output_dir", "other")),
@@ -343,7 +344,7 @@ TEST_F(MonitoredRun, GoesOnWithTheNewestHealthyCheckpoint) {
 
 TEST_F(MonitoredRun, DoesNotGoOnWithoutAHealthyCheckpoint) {
   ASSERT_EQ(go_on(), 0) << said();  // nothing there yet
-  EXPECT_THAT(out_, HasSubstr("starts from its beginning"));
+  EXPECT_THAT(out_, HasSubstr("from its beginning"));
   const std::string none =
       "The training has no healthy checkpoints yet, please start training again.";
   write_health({{8, 1}, {10, 1}});
@@ -358,7 +359,7 @@ TEST_F(MonitoredRun, DoesNotGoOnWithoutAHealthyCheckpoint) {
   EXPECT_THAT(err_, HasSubstr(none));
   dir_.write("output/health_ckpts.json", "[{\"is_health\": 0");
   EXPECT_EQ(go_on(), 2) << said();
-  EXPECT_THAT(err_, HasSubstr("health_ckpts.json: is no list of checkpoints"));
+  EXPECT_THAT(err_, HasSubstr("health_ckpts.json: is no list"));
   EXPECT_EQ(go_on(set_monitor("use_checkpoint_health_monitor", "False")), 0) << said();
 }
 
@@ -411,7 +412,7 @@ TEST_F(MonitoredRun, StepsInARowThatAreNotFiniteAreCountedOn) {
       << said();
   EXPECT_EQ(steps().size(), 2U);
   EXPECT_THAT(err_, HasSubstr("the last 6 steps (1 to 6) were not finite"));
-  EXPECT_THAT(out_ + err_, HasSubstr("this is the 5th bad step in a row, it is not looked into"));
+  EXPECT_THAT(out_ + err_, HasSubstr("5th bad step in a row"));
 }
 
 TEST_F(MonitoredRun, TheSumsOfSquaresOfAlignment) {

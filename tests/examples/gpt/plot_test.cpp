@@ -103,10 +103,10 @@ TEST_F(PlotTest, WrongRequestsEndWithTwoAndWriteNothing) {
   };
   refuses("--plot", "--plot: ... missing behind it");
   refuses("--plot nowhere --out a.svg", "nowhere: ... no such file or folder");
-  refuses("--plot r empty --out a.svg", "empty/metrics.jsonl: is empty; the run has not finished");
+  refuses("--plot r empty --out a.svg", "empty/metrics.jsonl: is empty");
   refuses("--plot folder", "folder: ... metrics.jsonl; ... output folder of a run");
   refuses("--plot .", ".: has no metrics.jsonl; did you mean ./diverged, ./empty, ./r?");
-  refuses("--plot run.yaml", "run.yaml:1: is not JSON; expected a line of metrics.jsonl");
+  refuses("--plot run.yaml", "run.yaml:1: is not JSON; ... metrics.jsonl");
   refuses("--plot diverged", "diverged has no finite loss");
   refuses("--plot r r/", "r/: is given twice");
   refuses("--plot r --x hours", "--x ... 'hours'; ... steps, tokens or time");

@@ -24,7 +24,7 @@ TEST_F(ResolvedConfigTest, SaysNothingOfWhatHasNoEffect) {
       {"--set training_config.bf16=True --set training_config.use_clip_grad=True", ""},
       {"--set lora_config.use_dora=True --set tensorboard.histogram_interval=2 "
        "--set parallel_config.sequence_parallel=True",
-       "has no effect without use_lora"},
+       "no effect without use_lora"},
       {"--set optimizer_config.optimizer_type=SGD --set 'optimizer_config.betas=[0.8, 0.9]'",
        "has no effect with ... optimizer_type SGD"},
       {"--set moe_config.num_experts=2 --set moe_config.moe_router_topk=1 "

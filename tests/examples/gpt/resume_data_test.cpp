@@ -163,7 +163,7 @@ TEST_F(ResumeDataTest, OtherDataAreRefusedAndBegunOnRequest) {
 
   // The new data from their beginning; steps go on. Then on in these, without the key.
   ASSERT_EQ(train(other + set_training("new_dataset", "True")), 0) << said();
-  EXPECT_THAT(out_, HasSubstr("begins at the first sample of these data, after 4 steps"));
+  EXPECT_THAT(out_, HasSubstr("first sample of these data, after 4 steps"));
   EXPECT_EQ(steps().size(), 8U);
   const Json begun = data_state("step_00000008");
   EXPECT_EQ(begun["begun"], (Json{{"step", 4}, {"sample", 80}}));

@@ -285,7 +285,7 @@ TEST_F(RunsTest, ADryRunNamesAllThatStandsInTheWay) {
       << said();
   for (const char* named :
        {"enable_cold_hot_expert: True is refused", "none.bin",
-        "start/checkpoint/step_00000003: the weights are of another model",
+        "start/checkpoint/step_00000003: ... another model",
         "num_layers is 2, but n_layer of start/checkpoint/step_00000003/config.json is 1"}) {
     EXPECT_THAT(err_, Says(named));
   }
@@ -297,8 +297,7 @@ TEST_F(RunsTest, ADryRunNamesAllThatStandsInTheWay) {
       train(" --dry_run" + set("model_config.num_layers", "2") +
             set_training("load_checkpoint", "start/checkpoint/step_00000003/model.safetensors")),
       2);
-  EXPECT_THAT(err_, HasSubstr("start/checkpoint/step_00000003/model.safetensors: the weights do "
-                              "not fit the model"));
+  EXPECT_THAT(err_, Says("start/checkpoint/step_00000003/model.safetensors: ... do not fit"));
   EXPECT_THAT(err_, HasSubstr("missing: layers.1."));
   EXPECT_EQ(train(" --dry_run" + set_training("load_checkpoint", "nowhere")), 2);
   EXPECT_THAT(err_, HasSubstr("nowhere: there is no such file"));

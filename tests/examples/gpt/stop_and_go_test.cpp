@@ -375,7 +375,7 @@ TEST_F(CkptFormat, IsReadByAllThatReadsWeights) {
     bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
     dir_.write(path, bytes);
     EXPECT_EQ(train(ckpt_ + kResume + twelve_), 2) << said();
-    EXPECT_THAT(err_, AllOf(Says(concat(name, ": its content is not what was written")),
+    EXPECT_THAT(err_, AllOf(Says(concat(name, ": ... not what was written")),
                             HasSubstr("resume_training: step_00000006")));
     dir_.write(path, good);
   }
@@ -453,7 +453,7 @@ TEST_F(StopAndGo, WhatCannotBeResumedIsNamed) {
     EXPECT_EQ(pretrain(arguments), 2) << said();
     EXPECT_THAT(err_, Says(why));
   };
-  refuses("--resume nowhere", "nowhere: there is no such folder");
+  refuses("--resume nowhere", "nowhere: ... no such folder");
   refuses("--resume empty", "empty: ... its configuration in ... empty/config.yaml");
   refuses("--resume empty --overwrite", "leave out --overwrite");
   refuses("--resume empty --config_path run.yaml", "leave out --config_path");
@@ -465,8 +465,7 @@ TEST_F(StopAndGo, TheNewestRunBelowAFolderIsOffered) {
   ASSERT_EQ(train(set_training("training_iters", "3") + set_training("output_dir", "runs/sub/b")),
             0);
   EXPECT_EQ(generate("--checkpoint runs --prompt And"), 2);
-  EXPECT_THAT(err_, HasSubstr("the newest checkpoint below it is "
-                              "runs/sub/b/checkpoint/step_00000003"));
+  EXPECT_THAT(err_, Says("newest ... is runs/sub/b/checkpoint/step_00000003"));
 }
 
 TEST_F(StopAndGo, NothingLeftToDoChangesNothing) {

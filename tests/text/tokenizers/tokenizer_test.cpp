@@ -92,7 +92,8 @@ TEST(CharacterTokenizer, RefusesOtherFiles) {
   for (const char* bytes :
        {"", "plain text", "[1]", "{\"tokenizer_type\": \"byte\", \"characters\": [\"a\"]}",
         "{\"tokenizer_type\": \"character\"}"}) {
-    EXPECT_ERROR(CharacterTokenizer(dir.write("c.model", bytes)), IoError, "character tokenizer");
+    EXPECT_ERROR(CharacterTokenizer(dir.write("c.model", bytes)), IoError,
+                 "c.model: ... character tokenizer");
   }
   for (const char* list : {"[\"b\", \"a\"]", "[\"a\", \"a\"]", "[\"ab\"]", "[1]", "[\"\"]"}) {
     const std::string bytes =
@@ -100,7 +101,7 @@ TEST(CharacterTokenizer, RefusesOtherFiles) {
     EXPECT_ERROR(CharacterTokenizer(dir.write("c.model", bytes)), IoError,
                  "expected one character");
   }
-  EXPECT_ERROR(CharacterTokenizer(dir.file("none")), IoError, "none");
+  EXPECT_ERROR(CharacterTokenizer(dir.file("none")), IoError, "none: cannot be read");
   EXPECT_ERROR(CharacterTokenizer(
                    dir.write("c.model", "{\"tokenizer_type\":\"character\",\"characters\":[]}")),
                IoError, "is empty");
@@ -373,7 +374,7 @@ TEST_F(SentencePieceTest, TrainingFromFilesThinsOutLongText) {
 TEST_F(SentencePieceTest, OddModelFilesAreRefused) {
   EXPECT_ERROR(SentencePieceTokenizer(dir().file("none.model")), IoError, "cannot be read");
   EXPECT_ERROR(SentencePieceTokenizer(dir().path()), IoError, "not a regular file");
-  EXPECT_ERROR(SentencePieceTokenizer(dir().write("e.model", "")), IoError, "is empty");
+  EXPECT_ERROR(SentencePieceTokenizer(dir().write("e.model", "")), IoError, "e.model: is empty");
   std::string noise(4096, '\0');
   uint32_t state = 1;
   for (char& c : noise) {
