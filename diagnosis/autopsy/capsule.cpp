@@ -47,6 +47,22 @@ std::vector<int64_t> read_integers(const std::string& path, const Shape& shape) 
   return values;
 }
 
+// Calls field(name, member) for what the file has under the names of members, in this order.
+template <class AnyRecord, class Field>
+void each_record_field(AnyRecord& record, const Field& field) {
+  field("step", record.step);
+  field("applied", record.applied);
+  field("skipped", record.skipped);
+  field("seed", record.seed);
+  field("loss_scale", record.loss_scale);
+  field("scale_good_steps", record.scale_good_steps);
+  field("data_parallel_size", record.data_parallel_size);
+  field("forward_only", record.forward_only);
+  field("anomaly", record.anomaly);
+  field("verdict", record.verdict);
+  field("layout", record.layout);
+}
+
 }  // namespace
 
 std::string bits_text(double value) {
@@ -66,22 +82,12 @@ double value_of_bits(const std::string& text) {
 }
 
 void write_capsule_record(const std::string& folder, const CapsuleRecord& record) {
-  Json json = {{"format_version", kFormatVersion},
-               {"step", record.step},
-               {"applied", record.applied},
-               {"skipped", record.skipped},
-               {"seed", record.seed},
-               {"loss_scale", record.loss_scale},
-               {"scale_good_steps", record.scale_good_steps},
-               {"data_parallel_size", record.data_parallel_size},
-               {"forward_only", record.forward_only},
-               {"anomaly", record.anomaly},
-               {"verdict", record.verdict},
-               {"layout", record.layout},
-               {"loss_bits", bits_text(record.loss)},
-               {"grad_norm_bits", bits_text(record.grad_norm)},
-               {"place", record.place},
-               {"ranks", Json::array()}};
+  Json json = {{"format_version", kFormatVersion}};
+  each_record_field(record, [&](const char* name, const auto& member) { json[name] = member; });
+  json["loss_bits"] = bits_text(record.loss);
+  json["grad_norm_bits"] = bits_text(record.grad_norm);
+  json["place"] = record.place;
+  json["ranks"] = Json::array();
   for (const CapsuleRank& rank : record.ranks) {
     Json losses = Json::array();
     for (const double loss : rank.local_losses) {
@@ -113,17 +119,8 @@ CapsuleRecord read_capsule_record(const std::string& folder) {
     check<IoError>(version == kFormatVersion, path, ": has format_version ", version,
                    ", this program reads ", kFormatVersion);
     CapsuleRecord record;
-    record.step = json.at("step");
-    record.applied = json.at("applied");
-    record.skipped = json.at("skipped");
-    record.seed = json.at("seed");
-    record.loss_scale = json.at("loss_scale");
-    record.scale_good_steps = json.at("scale_good_steps");
-    record.data_parallel_size = json.at("data_parallel_size");
-    record.forward_only = json.at("forward_only");
-    record.anomaly = json.at("anomaly");
-    record.verdict = json.at("verdict");
-    record.layout = json.at("layout");
+    each_record_field(record,
+                      [&](const char* name, auto& member) { json.at(name).get_to(member); });
     record.loss = value_of_bits(json.at("loss_bits"));
     record.grad_norm = value_of_bits(json.at("grad_norm_bits"));
     record.place = json.at("place");

@@ -257,21 +257,19 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // JSON has no infinities; what is not finite has been told of elsewhere.
-Json number_or_text(double value) {
-  return std::isfinite(value) ? Json(value) : Json(value_text(value));
-}
+Json json_of(double value) { return std::isfinite(value) ? Json(value) : Json(value_text(value)); }
 
 double number_or_infinity(const Json& json) {
   return json.is_number() ? json.get<double>() : std::numeric_limits<double>::infinity();
 }
 
-Json line_json(const OpLine& line) {
+Json json_of(const OpLine& line) {
   return {{"micro_batch", line.micro_batch},
           {"pass", line.pass},
           {"module", line.module},
           {"op", line.op},
-          {"largest_input", number_or_text(line.largest_input)},
-          {"largest_output", number_or_text(line.largest_output)},
+          {"largest_input", json_of(line.largest_input)},
+          {"largest_output", json_of(line.largest_output)},
           {"status", line.finite_output ? "finite" : "not finite"}};
 }
 
@@ -285,34 +283,54 @@ OpLine parse_line(const Json& json) {
           .finite_output = json.at("status") == "finite"};
 }
 
+template <class T>
+Json json_of(const T& value) {
+  return value;
+}
+
+void read_member(const Json& json, OpLine& line) { line = parse_line(json); }
+void read_member(const Json& json, double& value) { value = number_or_infinity(json); }
+template <class T>
+void read_member(const Json& json, T& value) {
+  json.get_to(value);
+}
+
+// Calls field(name, member) for what a file has of a fault under the names of its members, in this
+// order.
+template <class AnyFault, class Field>
+void each_fault_field(AnyFault& fault, const Field& field) {
+  field("rank", fault.rank);
+  field("micro_batch", fault.micro_batch);
+  field("in_backward", fault.in_backward);
+  field("stage_order", fault.stage_order);
+  field("number", fault.number);
+  field("op", fault.op);
+  field("source", fault.source);
+  field("value", fault.value);
+  field("shape", fault.shape);
+  field("element", fault.element);
+  field("parameter", fault.parameter);
+  field("parameter_row", fault.parameter_row);
+  field("parameter_largest", fault.parameter_largest);
+  field("parameter_is_suspect", fault.parameter_is_suspect);
+  field("growth", fault.growth);
+  field("row", fault.row);
+  field("position", fault.position);
+  field("sample", fault.sample);
+  field("token", fault.token);
+  field("samples", fault.samples);
+  field("dataset", fault.dataset);
+  field("text", fault.text);
+}
+
 }  // namespace
 
 nlohmann::ordered_json fault_json(const Fault& fault) {
-  Json json = {{"kind", name_of(fault.kind)},
-               {"rank", fault.rank},
-               {"micro_batch", fault.micro_batch},
-               {"in_backward", fault.in_backward},
-               {"stage_order", fault.stage_order},
-               {"number", fault.number},
-               {"op", line_json(fault.op)},
-               {"source", fault.source},
-               {"value", fault.value},
-               {"shape", fault.shape},
-               {"element", fault.element},
-               {"parameter", fault.parameter},
-               {"parameter_row", fault.parameter_row},
-               {"parameter_largest", number_or_text(fault.parameter_largest)},
-               {"parameter_is_suspect", fault.parameter_is_suspect},
-               {"growth", number_or_text(fault.growth)},
-               {"row", fault.row},
-               {"position", fault.position},
-               {"sample", fault.sample},
-               {"token", fault.token},
-               {"samples", fault.samples},
-               {"dataset", fault.dataset},
-               {"text", fault.text},
-               {"documents", Json::array()},
-               {"before", Json::array()}};
+  Json json = {{"kind", name_of(fault.kind)}};
+  each_fault_field(fault,
+                   [&](const char* name, const auto& member) { json[name] = json_of(member); });
+  json["documents"] = Json::array();
+  json["before"] = Json::array();
   for (const DocumentLine& line : fault.documents) {
     json["documents"].push_back({{"id", line.document},
                                  {"first", line.first},
@@ -320,7 +338,7 @@ nlohmann::ordered_json fault_json(const Fault& fault) {
                                  {"has_token", line.has_token}});
   }
   for (const OpLine& line : fault.before) {
-    json["before"].push_back(line_json(line));
+    json["before"].push_back(json_of(line));
   }
   return json;
 }
@@ -332,28 +350,8 @@ Fault parse_fault(const nlohmann::ordered_json& json) {
   check<ValueError>(kind != kKindNames.end(), "autopsy: ", json.at("kind").dump(),
                     " is no kind of fault");
   fault.kind = static_cast<FaultKind>(kind - kKindNames.begin());
-  fault.rank = json.at("rank");
-  fault.micro_batch = json.at("micro_batch");
-  fault.in_backward = json.at("in_backward");
-  fault.stage_order = json.at("stage_order");
-  fault.number = json.at("number");
-  fault.op = parse_line(json.at("op"));
-  fault.source = json.at("source");
-  fault.value = json.at("value");
-  fault.shape = json.at("shape");
-  fault.element = json.at("element");
-  fault.parameter = json.at("parameter");
-  fault.parameter_row = json.at("parameter_row");
-  fault.parameter_largest = number_or_infinity(json.at("parameter_largest"));
-  fault.parameter_is_suspect = json.at("parameter_is_suspect");
-  fault.growth = number_or_infinity(json.at("growth"));
-  fault.row = json.at("row");
-  fault.position = json.at("position");
-  fault.sample = json.at("sample");
-  fault.token = json.at("token");
-  fault.samples = json.at("samples").get<std::vector<int64_t>>();
-  fault.dataset = json.at("dataset");
-  fault.text = json.at("text");
+  each_fault_field(fault,
+                   [&](const char* name, auto& member) { read_member(json.at(name), member); });
   for (const Json& line : json.at("documents")) {
     fault.documents.push_back({.document = line.at("id"),
                                .first = line.at("first"),
@@ -439,10 +437,10 @@ std::string fault_sentence(const Fault& fault) {
 std::vector<accuracy::Finding> op_findings(const Fault& fault) {
   std::vector<accuracy::Finding> findings;
   for (const OpLine& line : fault.before) {
-    findings.push_back(line_json(line));
+    findings.push_back(json_of(line));
   }
   if (!fault.op.op.empty()) {
-    findings.push_back(line_json(fault.op));
+    findings.push_back(json_of(fault.op));
   }
   return findings;
 }

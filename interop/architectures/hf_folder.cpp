@@ -77,17 +77,11 @@ bool names_headless_class(const HfJson& json) {
 // The text of the source; its dtype is replaced if it is another, and its class by that of `ours`
 // if it has no output layer.
 std::string fitted(const std::string& text, DType stored, const HfJson& ours) {
-  HfJson json = HfJson::parse(text);
-  const char* name =
-      json.contains("dtype") && !json.contains("torch_dtype") ? "dtype" : "torch_dtype";
-  const std::string dtype(name_of(stored));
+  const std::string typed = config_json_with_dtype(text, stored);
+  HfJson json = HfJson::parse(typed);
   const bool headless = names_headless_class(json);
-  if (json.contains(name) && json.at(name) == dtype && !headless) {
+  if (typed == text && !headless) {
     return text;
-  }
-  json[name] = dtype;
-  if (json.contains("dtype")) {
-    json["dtype"] = dtype;
   }
   if (headless) {
     json["architectures"] = ours.at("architectures");
@@ -100,6 +94,24 @@ std::string content_if_there(const fs::path& path) {
 }
 
 }  // namespace
+
+std::string config_json_with_dtype(const std::string& text, DType dtype) {
+  auto json = nlohmann::ordered_json::parse(text);
+  const std::string wanted(name_of(dtype));
+  const bool newer = json.contains("dtype");
+  const bool older = json.contains("torch_dtype");
+  if ((newer || older) && (!newer || json.at("dtype") == wanted) &&
+      (!older || json.at("torch_dtype") == wanted)) {
+    return text;
+  }
+  if (newer) {
+    json["dtype"] = wanted;
+  }
+  if (older || !newer) {
+    json["torch_dtype"] = wanted;
+  }
+  return json.dump(2) + "\n";
+}
 
 HfSource read_hf_source(const std::string& path) {
   HfSource source;

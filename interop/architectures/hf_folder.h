@@ -60,6 +60,9 @@ std::string own_model_config_json(const TransformerConfig& config,
                                   DType stored,
                                   const TokenIds& token_ids);
 
+/// The text of a config.json with another dtype of the weights; the same text if it says that one.
+std::string config_json_with_dtype(const std::string& text, DType dtype);
+
 /// Content of generation_config.json: source.generation_config if it is kept or has the same ids,
 /// else the ids alone.
 std::string generation_config_json(const HfSource& source);

@@ -253,24 +253,6 @@ std::map<std::string, std::string> files_beside(const ExportSource& source,
 
 }  // namespace
 
-std::string config_json_with_dtype(const std::string& text, DType dtype) {
-  auto json = nlohmann::ordered_json::parse(text);
-  const std::string wanted(name_of(dtype));
-  const bool newer = json.contains("dtype");
-  const bool older = json.contains("torch_dtype");
-  if ((newer || older) && (!newer || json.at("dtype") == wanted) &&
-      (!older || json.at("torch_dtype") == wanted)) {
-    return text;
-  }
-  if (newer) {
-    json["dtype"] = wanted;
-  }
-  if (older || !newer) {
-    json["torch_dtype"] = wanted;
-  }
-  return json.dump(2) + "\n";
-}
-
 void export_hf(const ExportSource& source,
                const std::string& path,
                const HfExportOptions& options) {

@@ -27,7 +27,4 @@ struct HfExportOptions {
 /// is complete.
 void export_hf(const ExportSource& source, const std::string& path, const HfExportOptions& options);
 
-/// The text of a config.json with another dtype of the weights; the same text if it says that one.
-std::string config_json_with_dtype(const std::string& text, DType dtype);
-
 }  // namespace tapestry

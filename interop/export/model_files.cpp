@@ -11,8 +11,8 @@
 #include "autograd/io/json.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
+#include "interop/architectures/hf_folder.h"
 #include "interop/architectures/registry.h"
-#include "interop/export/hf_export.h"
 
 namespace tapestry {
 

@@ -14,6 +14,7 @@
 #include "autograd/io/json.h"
 #include "autograd/io/safetensors_directory.h"
 #include "autograd/tensor/error.h"
+#include "interop/architectures/hf_folder.h"
 #include "interop/export/new_folder.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "tests/message_of.h"
