@@ -144,7 +144,7 @@ stub cmake "$builds; sleep 1.5"
 code=0
 out="$(cd "$scratch/home" && PATH="$stubs:$PATH" script -qec "bash '$scratch/clone/scripts/quickstart.sh'" /dev/null </dev/null 2>&1)" || code=$?
 expect "it succeeds on a terminal" exits 0
-expect "the moving line counts" says "Building the training program, 0:00"
+expect "the moving line counts" says "Building the training program, 0:0"
 expect "the moving line says where ninja is" says ": 400 of 400"
 expect "it is overwritten" says $'\r\e[K'
 expect "few lines are left of it" within 15 "Step:1, Loss:"
