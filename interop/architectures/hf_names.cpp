@@ -10,5 +10,4 @@ std::string file_model_type(const TransformerConfig& config) {
   return family == nullptr ? architectures::kOwnType : std::string(family->model_type);
 }
 
-
 }  // namespace tapestry

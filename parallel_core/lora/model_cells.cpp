@@ -4,10 +4,10 @@
 #include <string_view>
 #include <utility>
 
-#include "parallel_core/model_matrices.h"
 #include "autograd/tensor/error.h"
 #include "interop/architectures/file_place.h"
 #include "interop/architectures/hf_names.h"
+#include "parallel_core/model_matrices.h"
 
 namespace tapestry {
 
