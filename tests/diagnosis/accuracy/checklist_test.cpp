@@ -328,7 +328,7 @@ TEST(Checklist, RefusesWrongArgumentsOfMegatron) {
               HasSubstr("args.txt: num_layers is 'two'; expected a number"));
   EXPECT_THAT(message("--num-layers 2.5"), HasSubstr("expected a whole number"));
   EXPECT_THAT(message("--num-layers 3e9"), HasSubstr("a whole number of at most 2.14748e+09"));
-  EXPECT_THAT(message("--lr $LR"), Says("variable stands for"));
+  EXPECT_THAT(message("--lr $LR"), Says("args.txt: lr is '$LR'; ... variable"));
   EXPECT_THAT(message("--lr --bf16"), Says("--lr: ... missing behind it"));
   EXPECT_THAT(message("--num-layers"), HasSubstr("a value is missing"));
   EXPECT_THAT(message("--bf16 --fp16"), Says("fp16 ... bf16 ... both given; keep one"));
@@ -402,7 +402,7 @@ TEST(Checklist, RefusesWrongStaticConfigurations) {
   EXPECT_THAT(message(kStaticRun, "betas: [0.9, 0.95]", "betas: [0.9]"),
               Says("optimizer.betas: ... list of two numbers"));
   EXPECT_THAT(message(kStaticRun, "learning_rate: 1.e-3", "learning_rate: [1]"),
-              Says("expected one value"));
+              Says("learning_rate: ... expected one value"));
   EXPECT_THAT(message(kStaticRun, "multiple_of: 32", "multiple_of: 0"),
               Says("expected a number above ... 0"));
   EXPECT_THAT(message(kStaticRun, "betas: [0.9", "betas: {0.9"), HasSubstr("static.yaml:"));
@@ -470,11 +470,11 @@ TEST(Checklist, RefusesWhatItCannotRecognise) {
   };
   EXPECT_THAT(message("a.json", "{\"what\": 1}"), HasSubstr("is JSON, but neither"));
   EXPECT_THAT(message("a.json", "[1, 2]"), HasSubstr("is JSON, but neither"));
-  EXPECT_THAT(message("a.txt", "hello"), Says("configuration in ... YAML"));
+  EXPECT_THAT(message("a.txt", "hello"), Says("a.txt: is none of ... YAML"));
   EXPECT_THAT(message("empty.txt", ""), HasSubstr("is none of"));
   EXPECT_THAT(message("a.yaml", "model_config:\n  num_layer: 2\n"), HasSubstr("num_layer"));
   EXPECT_THAT(refusal([&] { read_other_side(dir.file("nothing"), {}); }),
-              Says("configuration file"));
+              Says("nothing: ... configuration file"));
   dir.write("folder/readme", "");
   EXPECT_THAT(refusal([&] { read_other_side(dir.file("folder"), {}); }),
               Says("neither ... config.json ... config.yaml"));
@@ -511,7 +511,8 @@ TEST_F(ChecklistData, LabelsAreShiftedOnce) {
   EXPECT_EQ(status_of(checked(write_steps("once", 1)), "label_shift"), "same");
   const VerdictReport none = checked(write_steps("none", 0));
   EXPECT_EQ(status_of(none, "label_shift"), "differs");
-  EXPECT_THAT(row_of(none, "label_shift")["ours"].get<std::string>(), Says("tokens themselves"));
+  EXPECT_THAT(row_of(none, "label_shift")["ours"].get<std::string>(),
+              Says("by nothing: ... tokens"));
   EXPECT_EQ(none.exit_code(), 1);
   EXPECT_THAT(row_of(checked(write_steps("twice", 2)), "label_shift")["ours"].get<std::string>(),
               HasSubstr("shifted twice"));

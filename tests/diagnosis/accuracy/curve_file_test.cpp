@@ -68,7 +68,7 @@ TEST_F(CurveFile, LaterRowsReplaceEarlierOnes) {
   EXPECT_THAT(run.notes, ElementsAre(Says("2 ... again; the earlier ... 2")));
   const CurveRun last = read("step,loss\n1,9\n2,8\n1,7\n");
   EXPECT_THAT(last.loss, ElementsAre(7));
-  EXPECT_THAT(last.notes, ElementsAre(Says("last one counts")));
+  EXPECT_THAT(last.notes, ElementsAre(Says("several runs; ... last ... step 1")));
 }
 
 TEST_F(CurveFile, RefusesWhatIsNoCurve) {

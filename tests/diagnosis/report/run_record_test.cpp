@@ -133,7 +133,8 @@ TEST_F(RunRecordTest, HealthMayLieInAnotherFolder) {
 
 TEST_F(RunRecordTest, AConfigurationThatCannotBeReadIsNoted) {
   dir_.write("run/config.yaml", "a: [1");
-  EXPECT_THAT(read(line(1, "9"))[0].notes, ElementsAre(Says("cannot be read")));
+  EXPECT_THAT(read(line(1, "9"))[0].notes,
+              ElementsAre(Says("cannot be read: ... config.yaml:1:4")));
 }
 
 TEST_F(RunRecordTest, WhatIsNoRunIsAnError) {

@@ -335,7 +335,7 @@ TEST_F(AnyTextTest, WeightsKeepTheirTokenizer) {
   ASSERT_EQ(train(on + "--set dataset_config.tokenizer_type=byte"), 0) << said();
   EXPECT_THAT(out_ + err_, HasSubstr("the data were made with bytes"));
   ASSERT_EQ(pretrain("--evaluate base " + other), 0) << said();
-  EXPECT_THAT(out_ + err_, Says("with the tokenizer"));
+  EXPECT_THAT(out_ + err_, Says(saved + " ... with the tokenizer"));
 
   ASSERT_EQ(
       train(on + other + "--set dataset_config.tokenizer_model=" + saved + "/tokenizer.model"), 0)

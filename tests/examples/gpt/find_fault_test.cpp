@@ -77,7 +77,7 @@ TEST_F(FindFaultProgram, EndsAtTheConfiguration) {
 TEST_F(FindFaultProgram, EndsAtTheWeights) {
   EXPECT_EQ(find_fault("--set training_config.load_checkpoint= --json fault.json"), 1) << said();
   EXPECT_EQ(verdict()["stage"], "weights");
-  EXPECT_THAT(out_, Says("differ, first in"));
+  EXPECT_THAT(out_, Says("weights differ, first in"));
 }
 
 TEST_F(FindFaultProgram, EndsAtTheData) {
@@ -157,7 +157,7 @@ TEST_F(FindFaultInTorchDump, TheNamesOfHuggingFaceAreUnderstood) {
   EXPECT_EQ(row("config")["status"], "not_compared");
   EXPECT_EQ(row("backward")["compared"], 3 * 12);  // all parameters of all steps
   EXPECT_EQ(row("optimizer")["compared"], 3 * 12);
-  EXPECT_THAT(out_, Says("were not compared"));
+  EXPECT_THAT(out_, Says("Configurations were not compared"));
 }
 
 TEST_F(FindFaultInTorchDump, NamesOfAProgramsOwnThroughAMap) {

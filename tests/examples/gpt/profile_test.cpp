@@ -90,19 +90,19 @@ TEST_F(ProfileTest, TheRunIsTheSame) {
 TEST_F(ProfileTest, WrongPathsAreFoundBeforeTheRun) {
   const std::string on = set("profile", "True");
   EXPECT_EQ(train(on + set("profile_dynamic_profiler_config_path", "steer.json")), 2);
-  EXPECT_THAT(err_, HasSubstr("steer.json is neither a file nor a folder"));
+  EXPECT_THAT(err_, HasSubstr("steer.json is neither"));
   EXPECT_EQ(train(" --dry_run" + on + set("profile_dynamic_profiler_config_path", "steer.json")),
             2);
-  EXPECT_THAT(err_, HasSubstr("steer.json is neither a file nor a folder"));
+  EXPECT_THAT(err_, HasSubstr("steer.json is neither"));
   dir_.write("taken", "");
   EXPECT_EQ(train(on + set("profile_save_path", "taken")), 2);
-  EXPECT_THAT(err_, HasSubstr("taken: is a file, but the run writes a folder of this name"));
+  EXPECT_THAT(err_, Says("taken: is a file ... a folder"));
   EXPECT_EQ(train(on + set("profile_step_start", "4")), 2);
   EXPECT_THAT(err_, HasSubstr("profile_step_start: is 4, but the run has 3 steps"));
   for (const char* counter : {"profile_l2_cache=True", "profile_hbm_ddr=True", "profile_pcie=True",
                               "profile_aicore_metrics=1"}) {
     EXPECT_EQ(train(std::string(" --set training_config.") + counter), 2) << counter;
-    EXPECT_THAT(err_, HasSubstr("is refused: it reads counters of an accelerator")) << counter;
+    EXPECT_THAT(err_, Says("refused: ... accelerator")) << counter;
   }
   EXPECT_FALSE(fs::exists(dir_.file("output")));
 }

@@ -236,7 +236,7 @@ TEST_F(TerminalTest, InterruptedOnceItSavesAndSaysSo) {
   ASSERT_NE(notice, std::string::npos) << shown;
   const std::string end = text_of(shown.substr(notice));
   EXPECT_THAT(end, HasSubstr(" saved ./output/checkpoint/step_"));
-  EXPECT_THAT(end, Says("on request after"));
+  EXPECT_THAT(end, Says("on request after ... step"));
   EXPECT_THAT(std::regex_replace(end, std::regex("\\s+"), " "),
               HasSubstr("; to go on: pretrain_gpt --resume ./output"));
 }
@@ -296,7 +296,8 @@ TEST_F(TerminalTest, SavesWhenNobodyIsThereAnyMore) {
        {"sh -c '" + program + "200000 | head -n 1'",
         "sh -c '" + program + "200000 & " + until_it_trains + "kill -HUP $!; wait $!'"}) {
     EXPECT_EQ(run(ending, ""), 0) << ending << said();
-    EXPECT_THAT(dir_.read("output/log/rank_0/info.log"), Says("on request after"));
+    EXPECT_THAT(dir_.read("output/log/rank_0/info.log"),
+                Says("stopped on request after ... steps"));
     EXPECT_FALSE(std::filesystem::is_empty(dir_.file("output/checkpoint")));
     EXPECT_FALSE(std::filesystem::exists(dir_.file("output/run.lock")));
     std::filesystem::remove_all(dir_.file("output"));

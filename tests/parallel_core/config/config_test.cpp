@@ -267,7 +267,7 @@ TEST(Config, RecordedStepsAreNotShuffled) {
   EXPECT_THAT(message_of<ValueError>([&] {
                 with({"dataset_config.step_data_dir=x", "dataset_config.shuffle=True"});
               }),
-              Says("replayed in order"));
+              Says("shuffle ... True ... replayed in order"));
   for (const char* order : {"True", "False"}) {
     EXPECT_THAT(with({concat("dataset_config.shuffle=", order)}).unsupported, IsEmpty());
   }

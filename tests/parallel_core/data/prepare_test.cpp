@@ -205,7 +205,7 @@ TEST_F(PrepareTest, UnusableFilesAreNamed) {
 
 TEST_F(PrepareTest, AFailedRunKeepsTheOldResult) {
   prepare({{dir_.write("a.txt", "old")}});
-  EXPECT_ERROR(prepare({{dir_.write("a.jsonl", "{")}}), ValueError, "JSON");
+  EXPECT_ERROR(prepare({{dir_.write("a.jsonl", "{")}}), ValueError, "a.jsonl:1: ... JSON");
   EXPECT_THAT(documents(), ElementsAre("old"));
   EXPECT_EQ(dir_.names().size(), 7U);
 }

@@ -158,7 +158,7 @@ TEST_F(StepDatasetTest, EveryLayoutReplaysTheSameRows) {
 
 TEST_F(StepDatasetTest, GapsAndOddNamesAreErrors) {
   EXPECT_ERROR(source(), IoError, "has no folders step_N");
-  EXPECT_ERROR(StepDataSource(dir_.file("none"), 0), IoError, "none");
+  EXPECT_ERROR(StepDataSource(dir_.file("none"), 0), IoError, "none: ... cannot be read");
   write_step(dir_.path(), 2, 0, rows_of(2, 0, 1));
   EXPECT_ERROR(source(), IoError, "begins with step_2");
   write_step(dir_.path(), 0, 0, rows_of(0, 0, 1));
@@ -264,7 +264,8 @@ TEST_F(StepDatasetTest, WritingIsAllOrNothing) {
   EXPECT_ERROR(write_step(dir_.path(), -1, 0, rows_of(0, 0, 1)), ValueError, "step_-1");
   EXPECT_THAT(dir_.names(), IsEmpty());
   write_step(dir_.path(), 0, 0, rows_of(0, 0, 1));
-  EXPECT_ERROR(write_step(dir_.path(), 0, 0, rows_of(0, 0, 1)), IoError, "exists already");
+  EXPECT_ERROR(write_step(dir_.path(), 0, 0, rows_of(0, 0, 1)), IoError,
+               "step_0/rank_0: exists already");
   EXPECT_ERROR(write_step("/proc/x", 0, 0, rows_of(0, 0, 1)), IoError, "/proc/x");
   EXPECT_EQ(source().micro_batch({}, 0, 1, 1, 0, 1).tokens[0], 0);
 }
