@@ -157,6 +157,16 @@ std::optional<std::string> take_help(std::vector<std::string>& words) {
   return topic;
 }
 
+bool answer_help(std::vector<std::string>& words, const po::options_description& options) {
+  const std::optional<std::string> topic = take_help(words);
+  if (topic) {
+    std::ostringstream text;
+    text << options;
+    print_result(help_page(text.str(), options, *topic));
+  }
+  return topic.has_value();
+}
+
 po::variables_map parse_command_line(const std::vector<std::string>& words,
                                      const po::options_description& options,
                                      const std::function<std::string(const std::string&)>& hint) {

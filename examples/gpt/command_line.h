@@ -21,6 +21,11 @@ std::string help_page(const std::string& page,
                       const boost::program_options::options_description& options,
                       const std::string& topic);
 
+/// Answers --help, where it is among the words, with that page or topic of the options; whether it
+/// was.
+bool answer_help(std::vector<std::string>& words,
+                 const boost::program_options::options_description& options);
+
 /// The option of exactly this name as a page shows it; empty if there is none.
 std::string option_help(const boost::program_options::options_description& options,
                         const std::string& name);

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <iostream>
 #include <map>
 #include <memory>
 #include <set>
@@ -246,10 +245,7 @@ int main(int argc, char** argv) {
       "number relative to itself; 0: the same bits");
   try {
     std::vector<std::string> words = tapestry::examples::words_of(argc, argv);
-    if (const auto topic = tapestry::examples::take_help(words)) {
-      std::ostringstream text;
-      text << options;
-      std::cout << tapestry::examples::help_page(text.str(), options, *topic);
+    if (tapestry::examples::answer_help(words, options)) {
       return 0;
     }
     check<ValueError>(words.size() >= 2 && !words[0].starts_with("-") && !words[1].starts_with("-"),

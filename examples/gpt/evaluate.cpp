@@ -1,7 +1,6 @@
 // Says how well a model foresees texts and chooses answers.
 #include <boost/program_options.hpp>
 #include <cstdint>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -118,10 +117,7 @@ Json choice_result(const std::string& file,
 int run(const std::vector<std::string>& given, const tapestry::Distributed& job) {
   std::vector<std::string> words = given;
   const po::options_description options = options_of_program();
-  if (const auto topic = tapestry::examples::take_help(words)) {
-    std::ostringstream text;
-    text << options;
-    tapestry::print_result(tapestry::examples::help_page(text.str(), options, *topic));
+  if (tapestry::examples::answer_help(words, options)) {
     return kFinished;
   }
   po::variables_map arguments = tapestry::examples::parse_command_line(words, options);

@@ -3,7 +3,6 @@
 #include <exception>
 #include <filesystem>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -184,10 +183,7 @@ void export_merged(const Request& request) {
 int run(int argc, char** argv) {
   const po::options_description options = export_options();
   std::vector<std::string> words = tapestry::examples::words_of(argc, argv);
-  if (const auto topic = tapestry::examples::take_help(words)) {
-    std::ostringstream text;
-    text << options;
-    tapestry::print_result(tapestry::examples::help_page(text.str(), options, *topic));
+  if (tapestry::examples::answer_help(words, options)) {
     return kFinished;
   }
   po::variables_map arguments = tapestry::examples::parse_command_line(words, options);

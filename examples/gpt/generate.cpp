@@ -187,10 +187,7 @@ void check_arguments(const po::variables_map& arguments, const std::vector<std::
 int run(const std::vector<std::string>& given, const tapestry::Distributed& job) {
   std::vector<std::string> words = given;
   const po::options_description options = options_of_program();
-  if (const auto topic = tapestry::examples::take_help(words)) {
-    std::ostringstream text;
-    text << options;
-    tapestry::print_result(tapestry::examples::help_page(text.str(), options, *topic));
+  if (tapestry::examples::answer_help(words, options)) {
     return kFinished;
   }
   po::variables_map arguments = tapestry::examples::parse_command_line(words, options);

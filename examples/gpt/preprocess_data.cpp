@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -248,10 +247,7 @@ int main(int argc, char** argv) {
   tapestry::name_signals("preprocess_data");
   try {
     std::vector<std::string> words = tapestry::examples::words_of(argc, argv);
-    if (const auto topic = tapestry::examples::take_help(words)) {
-      std::ostringstream text;
-      text << options;
-      tapestry::print_result(tapestry::examples::help_page(text.str(), options, *topic));
+    if (tapestry::examples::answer_help(words, options)) {
       return tapestry::kFinished;
     }
     po::variables_map values = tapestry::examples::parse_command_line(words, options);
