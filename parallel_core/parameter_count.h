@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "parallel_core/model_matrices.h"
+#include "parallel_core/config/model_matrices.h"
 
 namespace tapestry {
 

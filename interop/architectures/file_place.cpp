@@ -9,6 +9,7 @@
 #include "autograd/tensor/error.h"
 #include "interop/architectures/hf_names.h"
 #include "interop/architectures/registry.h"
+#include "parallel_core/config/model_matrices.h"
 
 namespace tapestry {
 
@@ -254,11 +255,12 @@ std::optional<NameScheme> scheme_in(const TensorNames& table, const std::set<std
 }  // namespace
 
 FileNames::FileNames(NameScheme of, const TransformerConfig& config)
-    : scheme(of),
-      heads_per_group(config.num_attention_heads / config.num_query_groups),
-      head_size(config.kv_channels.value()),
-      gated(has_gated_mlp(config)),
-      layer_norm(config.normalization == "LayerNorm") {}
+    : scheme(of), layer_norm(config.normalization == "LayerNorm") {
+  const LayerWidths widths = layer_widths(config);
+  heads_per_group = widths.heads / widths.groups;
+  head_size = widths.channels;
+  gated = widths.gates == 2;
+}
 
 bool NameScheme::transposed() const { return table_ != nullptr && table_->transposed; }
 

@@ -8,6 +8,7 @@
 #include "interop/architectures/hf_names.h"
 #include "interop/architectures/registry.h"
 #include "interop/architectures/rules.h"
+#include "parallel_core/config/model_matrices.h"
 #include "parallel_core/transformer/rotary_frequencies.h"
 
 namespace tapestry {
@@ -47,96 +48,66 @@ class GgufTable {
       : c_(config), tables_(tables), model_(model) {}
 
   void fill() {
-    const auto is_input = [](const NamePair& row) { return row.logical.ends_with("_embeddings."); };
-    for (const NamePair& row : tables_.top) {
-      if (is_input(row)) {
-        add("", "", row);
-      }
-    }
+    add_all(matrices_before_layers(c_), "", tables_.top);
     for (int64_t layer = 0; layer < c_.num_layers; ++layer) {
-      for (const NamePair& row : tables_.layer) {
-        add(concat("layers.", layer, "."), concat("blk.", layer, "."), row);
-      }
+      add_all(layer_matrices(c_, layer), concat("blk.", layer, "."), tables_.layer);
     }
     if (c_.rotary_config.rope_type == "llama3") {
       divisors();
     }
-    for (const NamePair& row : tables_.top) {
-      if (!is_input(row)) {
-        add("", "", row);
-      }
-    }
+    add_all(matrices_after_layers(c_), "", tables_.top);
   }
 
  private:
-  // What is of a name; no rows: the model has none.
-  struct Form {
-    int64_t rows = 0;
-    int64_t columns = 0;  // 0: a vector, that of a norm
-    bool bias = false;
-    int64_t heads = 0;  // whose rows are turned
-  };
-
-  Form form_of(std::string_view logical) const {
-    const int64_t size = c_.kv_channels.value();
-    const int64_t queries = c_.num_attention_heads * size;
-    const int64_t keys = c_.num_query_groups * size;
-    const int64_t inner = c_.ffn_hidden_size;
-    const bool norm_bias = c_.normalization == "LayerNorm";
-    const auto is = [&](std::string_view name) { return logical == name; };
-    if (is("tok_embeddings.") || (is("lm_head.") && c_.untie_embeddings_and_output_weights)) {
-      return {.rows = c_.vocab_size, .columns = c_.hidden_size};
+  void add_all(const std::vector<ModelMatrix>& matrices,
+               const std::string& file_stem,
+               const std::vector<NamePair>& rows) {
+    for (const NamePair& row : rows) {
+      add(matrices, file_stem, row);
     }
-    if (is("pos_embeddings.") && c_.position_embedding_type == "learned_absolute") {
-      return {.rows = c_.max_position_embeddings.value(), .columns = c_.hidden_size};
-    }
-    if (is("final_norm.") || is("attention_norm.") || is("ffn_norm.")) {
-      return {.rows = c_.hidden_size, .bias = norm_bias};
-    }
-    if ((is("attention.q_norm.") || is("attention.k_norm.")) && c_.qk_layernorm) {
-      return {.rows = size, .bias = norm_bias};
-    }
-    if (is("attention.wq.")) {
-      return {queries, c_.hidden_size, c_.qkv_has_bias, c_.num_attention_heads};
-    }
-    if (is("attention.wk.") || is("attention.wv.")) {
-      return {keys, c_.hidden_size, c_.qkv_has_bias, is("attention.wk.") ? c_.num_query_groups : 0};
-    }
-    if (is("attention.wo.")) {
-      return {c_.hidden_size, queries, c_.out_proj_has_bias};
-    }
-    if (is("feed_forward.w_up.") || (is("feed_forward.w_gate.") && has_gated_mlp(c_))) {
-      return {inner, c_.hidden_size, c_.mlp_has_bias};
-    }
-    return is("feed_forward.w_down.") ? Form{c_.hidden_size, inner, c_.mlp_has_bias} : Form();
   }
 
-  // The tensors of a row; those of a row with the same name join them.
-  void add(const std::string& logical_stem, const std::string& file_stem, const NamePair& row) {
-    const Form form = form_of(row.logical);
-    if (form.rows == 0) {
+  // The tensors of a row, if the model has its matrix; those of a row with the same name join them.
+  void add(const std::vector<ModelMatrix>& matrices,
+           const std::string& file_stem,
+           const NamePair& row) {
+    const auto matrix = std::find_if(matrices.begin(), matrices.end(), [&](const ModelMatrix& m) {
+      return is_named(m, row.logical);
+    });
+    if (matrix == matrices.end()) {
       return;
     }
-    const bool paired = tables_.paired && !c_.rotary_config.rotary_interleaved;
+    const MatrixRole role = matrix->role;
+    const bool paired = tables_.paired && !c_.rotary_config.rotary_interleaved &&
+                        (role == MatrixRole::kQuery || role == MatrixRole::kKey);
     for (const char* part : {"weight", "bias"}) {
       const bool weight = part == std::string_view("weight");
-      if (!weight && !form.bias) {
+      if (!weight && !matrix->has_bias) {
         continue;
       }
-      const bool matrix = weight && form.columns > 0;
-      const std::string logical = concat(logical_stem, row.logical, part);
+      const Shape shape = weight ? matrix->shape : Shape{matrix->shape[0]};
+      const std::string logical = concat(matrix->name, ".", part);
       const std::string name = concat(file_stem, row.file, part);
       if (GgufTensor* joined = find(name)) {
-        joined->shape[0] += form.rows;
+        joined->shape[0] += shape[0];
         joined->logical.push_back(logical);
         continue;
       }
       model_.tensors.push_back({.name = name,
-                                .shape = matrix ? Shape{form.rows, form.columns} : Shape{form.rows},
+                                .shape = shape,
                                 .logical = {logical},
-                                .paired_heads = paired ? form.heads : 0,
-                                .always_f32 = !matrix || row.logical == "pos_embeddings."});
+                                .paired_heads = paired ? matrix->shape[0] / matrix->unit : 0,
+                                .always_f32 = shape.size() == 1 || role == MatrixRole::kPositions});
     }
+  }
+
+  // Whether the matrix is the row's ("attention.wq." of "layers.0.attention.wq").
+  static bool is_named(const ModelMatrix& matrix, std::string_view row) {
+    std::string_view name = matrix.name;
+    if (matrix.layer >= 0) {
+      name.remove_prefix(name.find('.', std::string_view("layers.").size()) + 1);
+    }
+    return row.ends_with('.') && name == row.substr(0, row.size() - 1);
   }
 
   // Among the last ones, where it is if it is.

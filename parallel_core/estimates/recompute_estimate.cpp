@@ -6,8 +6,8 @@
 #include <cstdio>
 
 #include "autograd/tensor/dtype.h"
+#include "parallel_core/config/model_matrices.h"
 #include "parallel_core/estimates/memory_estimate.h"
-#include "parallel_core/model_matrices.h"
 #include "parallel_core/precision.h"
 #include "parallel_core/transformer/activation.h"
 

@@ -7,9 +7,9 @@
 #include <set>
 #include <utility>
 
+#include "parallel_core/config/model_matrices.h"
 #include "parallel_core/estimates/memory_estimate.h"
 #include "parallel_core/lora/adapter_plan.h"
-#include "parallel_core/model_matrices.h"
 #include "text/util/numbers.h"
 
 namespace tapestry {

@@ -7,7 +7,7 @@
 #include "autograd/tensor/error.h"
 #include "interop/architectures/file_place.h"
 #include "interop/architectures/hf_names.h"
-#include "parallel_core/model_matrices.h"
+#include "parallel_core/config/model_matrices.h"
 
 namespace tapestry {
 

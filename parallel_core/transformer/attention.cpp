@@ -8,10 +8,10 @@
 #include "autograd/ops/transformer/cached_attention.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/config/model_matrices.h"
 #include "parallel_core/context_parallel/attention.h"
 #include "parallel_core/init_method.h"
 #include "parallel_core/lora/low_rank_spec.h"
-#include "parallel_core/model_matrices.h"
 #include "parallel_core/random.h"
 #include "parallel_core/transformer/activation_recorder.h"
 

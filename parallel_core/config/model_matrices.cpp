@@ -1,4 +1,4 @@
-#include "parallel_core/model_matrices.h"
+#include "parallel_core/config/model_matrices.h"
 
 #include <algorithm>
 #include <iterator>
