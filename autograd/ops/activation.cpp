@@ -313,6 +313,11 @@ Tensor softplus(const Tensor& x) {
   return apply_op(Softplus{}, x);
 }
 
+Tensor soft_cap(const Tensor& x, double scale, double cap) {
+  check<ValueError>(cap >= 0, "soft_cap: the cap must not be negative, got ", cap);
+  return cap == 0 ? mul(x, scale) : mul(tanh(mul(x, scale / cap)), cap);
+}
+
 Tensor composed_gelu(const Tensor& x) {
   return mul(mul(x, 0.5), add(erf(mul(x, 1 / std::numbers::sqrt2)), 1));
 }

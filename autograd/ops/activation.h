@@ -41,6 +41,11 @@ Tensor swiglu(const Tensor& gate, const Tensor& up);
 /// only.
 Tensor swiglu(const Tensor& x);
 
+/// cap tanh(scale x / cap), or scale x for a cap of 0: a bound that leaves small values as they
+/// are. Computed in elementary ops. ValueError for a negative cap. Source: Gemma 2,
+/// arXiv:2408.00118, section 2.
+Tensor soft_cap(const Tensor& x, double scale, double cap);
+
 /// The same functions in elementary ops.
 Tensor composed_gelu(const Tensor& x);
 Tensor composed_gelu_tanh(const Tensor& x);

@@ -3,6 +3,7 @@
 #include "autograd/kernels/gemm/gemm.h"
 #include "autograd/kernels/machine/work_counter.h"
 #include "autograd/kernels/reduce.h"
+#include "autograd/ops/activation.h"
 #include "autograd/ops/cross_entropy_rows.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/loss.h"
@@ -41,6 +42,8 @@ void check_arguments(const Tensor& hidden,
   constexpr std::string_view op = "linear_cross_entropy";
   check<ValueError>(options.chunk_rows >= 1, op, ": chunk_rows must be positive, got ",
                     options.chunk_rows);
+  check<ValueError>(options.logit_cap >= 0, op, ": logit_cap must not be negative, got ",
+                    options.logit_cap);
   check<ValueError>(weight.dim() == 2, op, ": weight must be [V, H], it is ", weight.shape());
   check<ValueError>(hidden.dim() >= 1 && hidden.shape().back() == weight.shape()[1], op,
                     ": the last axis of hidden ", hidden.shape(), " must be that of weight ",
@@ -107,16 +110,47 @@ void fill_with_zeros(const Tensor& t) {
   copy_values(broadcast_view(scalar(0, t.dtype()), t.shape()), t);
 }
 
+// What is made of the products before the loss sees them.
+struct LogitForm {
+  double scale = 1;
+  double cap = 0;
+
+  bool is_plain() const { return scale == 1 && cap == 0; }
+
+  // In the place of the products; gives what the gradient of the result is to be multiplied by, in
+  // the wide dtype, or nothing for 1.
+  Tensor apply_to(const Tensor& products) const {
+    if (is_plain()) {
+      return {};
+    }
+    const NoGradGuard guard;
+    const Tensor capped = soft_cap(products.to(wide_dtype(products.dtype())), scale, cap);
+    copy_values(capped.to(products.dtype()), products);
+    return cap == 0 ? full({1}, scale, capped.dtype())
+                    : mul(add(mul(square(mul(capped, 1 / cap)), -1.0), 1.0), scale);
+  }
+  // The gradient of the products in the place of that of the result.
+  static void pull_back(const Tensor& gradient, const Tensor& factor) {
+    if (factor.defined()) {
+      const NoGradGuard guard;
+      copy_values(mul(gradient.to(factor.dtype()), factor).to(gradient.dtype()), gradient);
+    }
+  }
+};
+
 // The second path, for gradients of gradients: of loss(rows' losses).
 template <class Loss>
 TensorList composed_gradients(const CrossEntropyRows& rows,
+                              const LogitForm& form,
                               const Tensor& hidden,
                               const Tensor& weight,
                               const Tensor& labels,
                               const Tensor& dy,
                               const Loss& loss) {
   const auto twin = [&](const TensorList& in) {
-    return loss(rows.composed(linear(in[0], in[1].to(in[0].dtype())), labels));
+    const Tensor products = linear(in[0], in[1].to(in[0].dtype()));
+    return loss(rows.composed(form.is_plain() ? products : soft_cap(products, form.scale, form.cap),
+                              labels));
   };
   const TensorList d = vjp(twin, dy, {hidden, weight});
   return {d[0], d[1], Tensor()};
@@ -127,6 +161,7 @@ TensorList composed_gradients(const CrossEntropyRows& rows,
 struct LinearCrossEntropy {
   static constexpr OpName name = "linear_cross_entropy";
   CrossEntropyRows rows;
+  LogitForm form;
   int64_t chunk_rows;
   Tensor rounded;  // the weight in hidden's dtype, where that differs
   SavedTensor hidden = {}, weight = {}, labels = {}, lse = {};
@@ -145,6 +180,7 @@ struct LinearCrossEntropy {
     const Tensor row_lse = empty(labels_.shape(), loss.dtype());
     for_chunks(dense(hidden_), w, labels_.numel(), chunk_rows,
                [&](const Tensor& logits, int64_t begin, int64_t end) {
+                 form.apply_to(logits);
                  Tensor loss_part = entries_between(loss, begin, end);
                  Tensor lse_part = entries_between(row_lse, begin, end);
                  rows.forward(logits, entries_between(labels_, begin, end), loss_part, lse_part);
@@ -156,7 +192,8 @@ struct LinearCrossEntropy {
   TensorList backward(const Tensor& dy, NeedsGrad needs) const {
     const Tensor y = labels;
     if (grad_enabled()) {
-      return composed_gradients(rows, hidden, weight, y, dy, [](const Tensor& t) { return t; });
+      return composed_gradients(rows, form, hidden, weight, y, dy,
+                                [](const Tensor& t) { return t; });
     }
     const Tensor exact = weight;  // notices a change in place also where the copy is used
     const Tensor x = dense(hidden.get());
@@ -181,8 +218,10 @@ struct LinearCrossEntropy {
     const kernels::CountedWork work(2 * products * static_cast<double>(y.numel()) *
                                     static_cast<double>(w.numel()));
     for_chunks(x, w, y.numel(), chunk_rows, [&](Tensor logits, int64_t begin, int64_t end) {
+      const Tensor factor = form.apply_to(logits);
       rows.backward(logits, entries_between(y, begin, end), entries_between(row_lse, begin, end),
                     entries_between(dloss, begin, end), logits);
+      LogitForm::pull_back(logits, factor);
       if (needs[0]) {
         multiply(logits, false, w, false, 0, rows_between(dx, h, begin, end));
       }
@@ -200,6 +239,7 @@ struct LinearCrossEntropy {
 struct LinearCrossEntropySum {
   static constexpr OpName name = "linear_cross_entropy_sum";
   CrossEntropyRows rows;
+  LogitForm form;
   int64_t chunk_rows;
   Tensor rounded;
   Tensor row_weights;  // wide_dtype of hidden
@@ -237,9 +277,11 @@ struct LinearCrossEntropySum {
       const Tensor y = entries_between(labels_, begin, end);
       Tensor loss_part = entries_between(losses, begin, end);
       Tensor lse_part = entries_between(lse, 0, end - begin);
+      const Tensor factor = form.apply_to(logits);
       rows.forward(logits, y, loss_part, lse_part);
       if (makes_dx || makes_dw) {
         rows.backward(logits, y, lse_part, entries_between(row_weights, begin, end), logits);
+        LogitForm::pull_back(logits, factor);
       }
       if (makes_dx) {
         multiply(logits, false, w, false, 0, rows_between(x_gradient, h, begin, end));
@@ -258,7 +300,7 @@ struct LinearCrossEntropySum {
     const Tensor x = hidden;
     const Tensor exact = weight;
     if (grad_enabled()) {
-      return composed_gradients(rows, x, exact, labels, dy,
+      return composed_gradients(rows, form, x, exact, labels, dy,
                                 [&](const Tensor& t) { return sum(mul(t, row_weights)); });
     }
     TensorList out(3);
@@ -287,19 +329,21 @@ Tensor linear_cross_entropy(const Tensor& hidden,
   check_arguments(hidden, weight, labels, options);
   const CrossEntropyOptions& loss = options.loss;
   const CrossEntropyRows rows(logits_shape(hidden, weight), loss);
+  const LogitForm form = {options.logit_scale, options.logit_cap};
   const Tensor y = dense(labels.to(kInt64));
   if (!gradients_in_forward(hidden, options)) {
-    const Tensor losses =
-        apply_op(LinearCrossEntropy{rows, options.chunk_rows, options.rounded}, hidden, weight, y);
+    const Tensor losses = apply_op(
+        LinearCrossEntropy{rows, form, options.chunk_rows, options.rounded}, hidden, weight, y);
     watch_versions(losses, {labels});
     return reduce_rows(losses, labels, loss.ignore_index, loss.loss_mask, loss.reduction);
   }
   const Tensor weights =
       dense(row_weights(labels, loss.ignore_index, loss.loss_mask, wide_dtype(hidden.dtype())));
   const auto wants = [](const Tensor& t) { return grad_enabled() && t.requires_grad(); };
-  const Tensor total = apply_op(LinearCrossEntropySum{rows, options.chunk_rows, options.rounded,
-                                                      weights, wants(hidden), wants(weight)},
-                                hidden, weight, y);
+  const Tensor total =
+      apply_op(LinearCrossEntropySum{rows, form, options.chunk_rows, options.rounded, weights,
+                                     wants(hidden), wants(weight)},
+               hidden, weight, y);
   watch_versions(total, {labels});
   return loss.reduction == Reduction::kMean ? div(total, sum(weights)) : total;
 }
@@ -309,7 +353,11 @@ Tensor composed_linear_cross_entropy(const Tensor& hidden,
                                      const Tensor& labels,
                                      const LinearCrossEntropyOptions& options) {
   check_arguments(hidden, weight, labels, options);
-  return cross_entropy(linear(hidden, weight.to(hidden.dtype())), labels, options.loss);
+  const Tensor products = linear(hidden, weight.to(hidden.dtype()));
+  return cross_entropy(LogitForm{options.logit_scale, options.logit_cap}.is_plain()
+                           ? products
+                           : soft_cap(products, options.logit_scale, options.logit_cap),
+                       labels, options.loss);
 }
 
 }  // namespace tapestry

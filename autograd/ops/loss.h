@@ -48,6 +48,9 @@ struct LinearCrossEntropyOptions {
   int64_t chunk_rows = 512;
   /// The weight rounded to hidden's dtype, where the caller has it; see linear().
   Tensor rounded = {};
+  /// The loss is that of soft_cap(logits, logit_scale, logit_cap). A cap of 0: none.
+  double logit_scale = 1;
+  double logit_cap = 0;
 };
 
 /// cross_entropy(linear(hidden, weight), labels) without ever holding the logits: hidden [..., H],

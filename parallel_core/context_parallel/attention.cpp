@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "autograd/ops/map.h"
+#include "autograd/ops/rows.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/ops/transformer/attention_passes.h"
 #include "autograd/tape/engine.h"
@@ -35,14 +36,15 @@ Tensor rows_of_mask(const Tensor& mask, int half, int64_t chunk) {
 
 // Sizes of a call, and its cut into segments of heads and halves of the rank's queries.
 struct Plan {
-  Plan(const Tensor& q, const Tensor& k, const ContextParallelLayout& layout_)
+  Plan(const Tensor& q, const Tensor& k, const Tensor& v, const ContextParallelLayout& layout_)
       : layout(layout_),
         batch(k.size(0)),
         segments(segments_of(k.size(1))),
         groups(k.size(1) / segments),
         heads(q.size(1) / segments),
         chunk(q.size(2) / 2),
-        dim(k.size(3)) {}
+        dim(k.size(3)),
+        value_dim(v.size(3)) {}
 
   const ContextParallelLayout& layout;
   int64_t batch;
@@ -51,7 +53,12 @@ struct Plan {
   int64_t heads;
   int64_t chunk;
   int64_t dim;
+  int64_t value_dim;
 
+  /// Numbers of a segment's keys and values, of so many positions.
+  int64_t numbers(int64_t positions) const {
+    return batch * groups * positions * (dim + value_dim);
+  }
   int64_t length() const { return layout.chunks() * chunk; }
   /// A segment of queries, or of what belongs to them, and of these one half.
   Tensor queries(const Tensor& x, int64_t segment, int half) const {
@@ -60,6 +67,10 @@ struct Plan {
   }
   Tensor keys(const Tensor& x, int64_t segment) const {
     return x.slice(1, segment * groups, (segment + 1) * groups);
+  }
+  /// Of one number for each head, those of a segment.
+  Tensor heads_of(const Tensor& x, int64_t segment) const {
+    return x.defined() ? x.slice(0, segment * heads, (segment + 1) * heads) : x;
   }
   Tensor logsumexp(const Tensor& lse, int64_t segment, int half) const {
     return lse.select(0, segment).select(0, half);
@@ -72,11 +83,13 @@ struct Plan {
   AttentionOptions options_of(const AttentionOptions& whole,
                               const Tensor& mask,
                               const Tensor& starts,
+                              const Tensor& sinks,
                               int64_t segment,
                               int half) const {
     AttentionOptions options = whole;
     options.q_offset = layout.chunk_of(layout.rank, half) * chunk;
     options.document_starts = starts;
+    options.sinks = heads_of(sinks, segment);
     if (mask.defined()) {
       options.mask = rows_of_mask(mask, half, chunk).slice(3, 0, visible(half, whole.causal));
     }
@@ -92,31 +105,54 @@ struct Plan {
   }
 };
 
-// Keys and values of a segment, [2, B, groups, S, D], on their way from all ranks.
+// Keys [B, groups, n, D] and values [B, groups, n, E] of a segment, one after the other in a flat
+// tensor: what goes between ranks.
+struct KeysAndValues {
+  KeysAndValues(const Plan& plan, const Tensor& flat)
+      : k(flat.slice(0, 0, flat.numel() / (plan.dim + plan.value_dim) * plan.dim)
+              .view({plan.batch, plan.groups, -1, plan.dim})),
+        v(flat.slice(0, k.numel(), flat.numel())
+              .view({plan.batch, plan.groups, -1, plan.value_dim})) {}
+
+  Tensor k;
+  Tensor v;
+
+  /// Those of the positions [begin, end).
+  KeysAndValues positions(int64_t begin, int64_t end) const {
+    return {k.slice(2, begin, end), v.slice(2, begin, end)};
+  }
+
+ private:
+  KeysAndValues(Tensor keys, Tensor values) : k(std::move(keys)), v(std::move(values)) {}
+};
+
+void copy(const KeysAndValues& from, const KeysAndValues& to) {
+  copy_values(from.k, to.k);
+  copy_values(from.v, to.v);
+}
+
+// Keys and values of a segment on their way from all ranks.
 class GatheredKeys {
  public:
   GatheredKeys(const Plan& plan, const Tensor& k, const Tensor& v, int64_t segment) : plan_(&plan) {
-    const Shape own = {2, plan.batch, plan.groups, 2 * plan.chunk, plan.dim};
-    const Tensor packed = empty(own, k.dtype());
-    copy_values(plan.keys(k, segment), packed.select(0, 0));
-    copy_values(plan.keys(v, segment), packed.select(0, 1));
-    Shape all = own;
-    all.insert(0, plan.layout.size);
-    by_rank_ = empty(all, k.dtype());
+    const Tensor packed = empty({plan.numbers(2 * plan.chunk)}, k.dtype());
+    const KeysAndValues own(plan, packed);
+    copy_values(plan.keys(k, segment), own.k);
+    copy_values(plan.keys(v, segment), own.v);
+    by_rank_ = empty({plan.layout.size, packed.numel()}, k.dtype());
     work_ = plan.layout.group->all_gather_async(by_rank_, packed);
   }
 
   /// Waits, and returns them in the order of the sequence. To be called once.
-  Tensor wait() {
+  KeysAndValues wait() {
     work_->wait();
-    Tensor out =
-        empty({2, plan_->batch, plan_->groups, plan_->length(), plan_->dim}, by_rank_.dtype());
+    const KeysAndValues out(*plan_, empty({plan_->numbers(plan_->length())}, by_rank_.dtype()));
     for (int owner = 0; owner < plan_->layout.size; ++owner) {
       for (const int half : {0, 1}) {
         const int64_t to = plan_->layout.chunk_of(owner, half) * plan_->chunk;
-        copy_values(
-            by_rank_.select(0, owner).slice(3, half * plan_->chunk, (half + 1) * plan_->chunk),
-            out.slice(3, to, to + plan_->chunk));
+        copy(KeysAndValues(*plan_, by_rank_.select(0, owner))
+                 .positions(half * plan_->chunk, (half + 1) * plan_->chunk),
+             out.positions(to, to + plan_->chunk));
       }
     }
     by_rank_ = {};
@@ -133,21 +169,20 @@ class GatheredKeys {
 class ScatteredGradients {
  public:
   ScatteredGradients() = default;
-  /// `sums` [2, B, groups, S, D] in the order of the sequence: this rank's share.
-  ScatteredGradients(const Plan& plan, const Tensor& sums, int64_t segment)
+  /// `sums` in the order of the sequence: this rank's share.
+  ScatteredGradients(const Plan& plan, const KeysAndValues& sums, int64_t segment)
       : plan_(&plan), segment_(segment) {
-    const Shape own = {2, plan.batch, plan.groups, 2 * plan.chunk, plan.dim};
-    Shape all = own;
-    all.insert(0, plan.layout.size);
-    const Tensor by_rank = empty(all, sums.dtype());
+    const int64_t own = plan.numbers(2 * plan.chunk);
+    const Tensor by_rank = empty({plan.layout.size, own}, sums.k.dtype());
     for (int owner = 0; owner < plan.layout.size; ++owner) {
       for (const int half : {0, 1}) {
         const int64_t from = plan.layout.chunk_of(owner, half) * plan.chunk;
-        copy_values(sums.slice(3, from, from + plan.chunk),
-                    by_rank.select(0, owner).slice(3, half * plan.chunk, (half + 1) * plan.chunk));
+        copy(sums.positions(from, from + plan.chunk),
+             KeysAndValues(plan, by_rank.select(0, owner))
+                 .positions(half * plan.chunk, (half + 1) * plan.chunk));
       }
     }
-    own_ = empty(own, sums.dtype());
+    own_ = empty({own}, sums.k.dtype());
     work_ = plan.layout.group->reduce_scatter_async(own_, by_rank);
   }
 
@@ -157,8 +192,9 @@ class ScatteredGradients {
       return;
     }
     std::exchange(work_, nullptr)->wait();
-    copy_values(own_.select(0, 0), plan_->keys(dk, segment_));
-    copy_values(own_.select(0, 1), plan_->keys(dv, segment_));
+    const KeysAndValues own(*plan_, own_);
+    copy_values(own.k, plan_->keys(dk, segment_));
+    copy_values(own.v, plan_->keys(dv, segment_));
     own_ = {};
   }
 
@@ -183,36 +219,38 @@ void for_each_segment(const Plan& plan, const Tensor& k, const Tensor& v, const 
 }
 
 // A tensor [B, H, S, D] that lies in memory as [B, S, H, D], as attention's results do.
-Tensor empty_by_rows(const Tensor& like) {
+Tensor empty_by_rows(const Tensor& like, int64_t dim) {
   const Shape& s = like.shape();
-  return empty({s[0], s[2], s[1], s[3]}, like.dtype()).permute({0, 2, 1, 3});
+  return empty({s[0], s[2], s[1], dim}, like.dtype()).permute({0, 2, 1, 3});
 }
 
 struct ContextParallelAttention {
   static constexpr OpName name = kName;
-  AttentionOptions options;  // without mask and documents
+  AttentionOptions options;  // without mask, documents and sinks
   ContextParallelLayout layout;
-  SavedTensor q, k, v, mask, starts, out, lse;
+  SavedTensor q, k, v, mask, starts, sinks, out, lse;
 
   Tensor forward(const Tensor& q_,
                  const Tensor& k_,
                  const Tensor& v_,
                  const Tensor& mask_,
-                 const Tensor& starts_) {
+                 const Tensor& starts_,
+                 const Tensor& sinks_) {
     q.save(q_);
     k.save(k_);
     v.save(v_);
     mask.save(mask_);
     starts.save(starts_);
-    const Plan plan(q_, k_, layout);
-    const Tensor y = empty_by_rows(q_);
+    sinks.save(sinks_);
+    const Plan plan(q_, k_, v_, layout);
+    const Tensor y = empty_by_rows(q_, plan.value_dim);
     const Tensor row_lse =
-        empty({plan.segments, 2, plan.batch, plan.heads, plan.chunk}, wide(q_.dtype()));
-    for_each_segment(plan, k_, v_, [&](int64_t segment, const Tensor& keys) {
+        empty({plan.segments, 2, plan.batch, plan.heads, plan.chunk}, wide_dtype(q_.dtype()));
+    for_each_segment(plan, k_, v_, [&](int64_t segment, const KeysAndValues& keys) {
       for (const int half : {0, 1}) {
-        const Tensor seen = keys.slice(3, 0, plan.visible(half, options.causal));
-        attention_forward(plan.queries(q_, segment, half), seen.select(0, 0), seen.select(0, 1),
-                          plan.options_of(options, mask_, starts_, segment, half),
+        const KeysAndValues seen = keys.positions(0, plan.visible(half, options.causal));
+        attention_forward(plan.queries(q_, segment, half), seen.k, seen.v,
+                          plan.options_of(options, mask_, starts_, sinks_, segment, half),
                           {plan.queries(y, segment, half), plan.logsumexp(row_lse, segment, half)});
       }
     });
@@ -226,46 +264,51 @@ struct ContextParallelAttention {
     const Tensor own_values = v;
     const Tensor seen_mask = mask;
     const Tensor documents = starts;
+    const Tensor logits = sinks;
     if (grad_enabled()) {
       const auto twin = [&](const TensorList& in) {
         AttentionOptions whole = options;
         whole.mask = seen_mask;
         whole.document_starts = documents;
+        whole.sinks = logits.defined() ? in[3] : logits;
         return composed_context_parallel_attention(in[0], in[1], in[2], whole, layout);
       };
-      TensorList gradients = vjp(twin, dy, {queries, own_keys, own_values});
-      gradients.resize(5);
-      return gradients;
+      TensorList inputs = {queries, own_keys, own_values};
+      if (logits.defined()) {
+        inputs.push_back(logits);
+      }
+      TensorList gradients = vjp(twin, dy, inputs);
+      const Tensor dsinks = logits.defined() ? gradients[3] : Tensor();
+      return {gradients[0], gradients[1], gradients[2], Tensor(), Tensor(), dsinks};
     }
     const Tensor y = out;
     const Tensor row_lse = lse;
-    const Plan plan(queries, own_keys, layout);
-    Tensor dq = empty_by_rows(queries);
-    Tensor dk = empty_by_rows(own_keys);
-    Tensor dv = empty_by_rows(own_keys);
+    const Plan plan(queries, own_keys, own_values, layout);
+    Tensor dq = empty_by_rows(queries, plan.dim);
+    Tensor dk = empty_by_rows(own_keys, plan.dim);
+    Tensor dv = empty_by_rows(own_keys, plan.value_dim);
+    const Tensor dsinks = logits.defined() ? zeros(logits.shape(), kFloat64) : Tensor();
     ScatteredGradients under_way;
-    for_each_segment(plan, own_keys, own_values, [&](int64_t segment, const Tensor& keys) {
-      const Tensor sums = zeros(keys.shape(), wide(queries.dtype()));
+    for_each_segment(plan, own_keys, own_values, [&](int64_t segment, const KeysAndValues& keys) {
+      const KeysAndValues sums(plan,
+                               zeros({plan.numbers(plan.length())}, wide_dtype(queries.dtype())));
       for (const int half : {0, 1}) {
         const int64_t visible = plan.visible(half, options.causal);
-        const Tensor seen = keys.slice(3, 0, visible);
-        const Tensor seen_sums = sums.slice(3, 0, visible);
-        attention_backward(
-            plan.queries(queries, segment, half), seen.select(0, 0), seen.select(0, 1),
-            plan.options_of(options, seen_mask, documents, segment, half),
-            {plan.queries(y, segment, half), plan.logsumexp(row_lse, segment, half)},
-            plan.queries(dy, segment, half),
-            {plan.queries(dq, segment, half), seen_sums.select(0, 0), seen_sums.select(0, 1)});
+        const KeysAndValues seen = keys.positions(0, visible);
+        const KeysAndValues seen_sums = sums.positions(0, visible);
+        attention_backward(plan.queries(queries, segment, half), seen.k, seen.v,
+                           plan.options_of(options, seen_mask, documents, logits, segment, half),
+                           {plan.queries(y, segment, half), plan.logsumexp(row_lse, segment, half)},
+                           plan.queries(dy, segment, half),
+                           {plan.queries(dq, segment, half), seen_sums.k, seen_sums.v,
+                            plan.heads_of(dsinks, segment)});
       }
       under_way.finish(dk, dv);
       under_way = ScatteredGradients(plan, sums, segment);
     });
     under_way.finish(dk, dv);
-    return {dq, dk, dv, Tensor(), Tensor()};
+    return {dq, dk, dv, Tensor(), Tensor(), dsinks.defined() ? dsinks.to(logits.dtype()) : dsinks};
   }
-
- private:
-  static DType wide(DType dtype) { return dtype == kFloat64 ? kFloat64 : kFloat32; }
 };
 
 void check_call(const Tensor& q,
@@ -273,10 +316,12 @@ void check_call(const Tensor& q,
                 const Tensor& v,
                 const AttentionOptions& options,
                 const ContextParallelLayout& layout) {
-  check<ValueError>(q.dim() == 4 && k.dim() == 4 && k.shape() == v.shape() &&
-                        q.size(0) == k.size(0) && q.size(2) == k.size(2) && q.size(3) == k.size(3),
-                    kName, ": q ", q.shape(), ", k ", k.shape(), " and v ", v.shape(),
-                    " must be [B, heads, own tokens, D] and agree but for the heads");
+  check<ValueError>(
+      q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && k.size(0) == v.size(0) &&
+          k.size(1) == v.size(1) && k.size(2) == v.size(2) && q.size(0) == k.size(0) &&
+          q.size(2) == k.size(2) && q.size(3) == k.size(3),
+      kName, ": q ", q.shape(), ", k ", k.shape(), " and v ", v.shape(),
+      " must be [B, heads, own tokens, D] and agree but for the heads and the size of values");
   check<ValueError>(k.size(1) > 0 && q.size(1) % k.size(1) == 0, kName, ": the ", k.size(1),
                     " heads of k and v must divide the ", q.size(1), " heads of q");
   check<ValueError>(q.size(2) % 2 == 0, kName, ": a rank has two chunks of a sequence, but ",
@@ -297,6 +342,9 @@ void check_call(const Tensor& q,
   check<ValueError>(options.alibi_slopes.empty() ||
                         static_cast<int64_t>(options.alibi_slopes.size()) == q.size(1),
                     kName, ": ", options.alibi_slopes.size(), " slopes for ", q.size(1), " heads");
+  check<ValueError>(!options.sinks.defined() || options.sinks.shape() == Shape{q.size(1)}, kName,
+                    ": sinks must be [", q.size(1), "], got ",
+                    options.sinks.defined() ? options.sinks.shape() : Shape{});
   check<ValueError>(options.dropout_p == 0 || (options.dropout_place.shape.size() == 4 &&
                                                options.dropout_place.shape[2] == length &&
                                                options.dropout_place.shape[3] == length),
@@ -318,8 +366,11 @@ Tensor context_parallel_attention(const Tensor& q,
   AttentionOptions maskless = options;
   maskless.mask = {};
   maskless.document_starts = {};
-  return apply_op(ContextParallelAttention{maskless, layout, {}, {}, {}, {}, {}, {}, {}}, q, k, v,
-                  options.mask, options.document_starts);
+  maskless.sinks = {};
+  const Tensor sinks =
+      options.sinks.defined() ? options.sinks.to(wide_dtype(q.dtype())) : options.sinks;
+  return apply_op(ContextParallelAttention{maskless, layout, {}, {}, {}, {}, {}, {}, {}, {}}, q, k,
+                  v, options.mask, options.document_starts, sinks);
 }
 
 Tensor composed_context_parallel_attention(const Tensor& q,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cassert>
+#include <cmath>
+#include <limits>
 
 #include "autograd/kernels/attention/attention_units.h"
 #include "autograd/kernels/gemm/gemm_tiled.h"
@@ -26,11 +28,12 @@ namespace {
 
 bool multiplies_pairs(DType dtype) { return dtype == kBFloat16 && has_bfloat16_pairs(); }
 
-/// The call with the totals of its shape filled in, as the loops want them.
+/// The call with the value size and the totals of its shape filled in, as the loops want them.
 template <class Call>
 Call with_totals(Call call) {
   AttentionShape& shape = call.shape;
   const auto fill = [](int64_t& total, int64_t size) { total = total == 0 ? size : total; };
+  fill(shape.value_dim, shape.head_dim);
   fill(shape.total_heads, shape.heads);
   fill(shape.total_rows, shape.q_len);
   fill(shape.total_cols, shape.kv_len);
@@ -39,7 +42,7 @@ Call with_totals(Call call) {
 
 [[maybe_unused]] bool shape_fits(DType dtype, const AttentionShape& s) {
   return is_floating(dtype) && s.groups > 0 && s.heads % s.groups == 0 && s.dropout_p >= 0 &&
-         s.dropout_p < 1;
+         s.dropout_p < 1 && s.score_cap >= 0;
 }
 
 [[maybe_unused]] bool documents_fit(const AttentionDocuments& documents, const AttentionShape& s) {
@@ -72,7 +75,29 @@ double forward_flops(const Call& call) {
     }
   }
   const auto samples = static_cast<double>(has_documents ? 1 : s.batch);
-  return 4.0 * samples * static_cast<double>(s.heads * s.head_dim) * pairs;
+  return 2.0 * samples * static_cast<double>(s.heads * (s.head_dim + s.value_dim)) * pairs;
+}
+
+/// dsinks -= e^(sink - lse) delta, of each head in the order of samples and queries.
+template <class C>
+void subtract_sink_terms(const AttentionBackward& call) {
+  const AttentionShape& s = call.shape;
+  const int64_t grain = std::max<int64_t>(1, kGrainSize / std::max<int64_t>(1, s.batch * s.q_len));
+  parallel_for(s.heads, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t head = begin; head < end; ++head) {
+      double sum = 0;
+      for (int64_t b = 0; b < s.batch; ++b) {
+        const int64_t first = (b * s.heads + head) * s.q_len;
+        const C* lse = static_cast<const C*>(call.lse) + first;
+        const C* delta = static_cast<const C*>(call.delta) + first;
+        for (int64_t i = 0; i < s.q_len; ++i) {
+          sum += std::exp(call.sinks[head] - lse[i]) * delta[i];
+        }
+      }
+      const bool none = call.sinks[head] == -std::numeric_limits<double>::infinity();
+      call.dsinks[head] -= none ? 0 : sum;
+    }
+  });
 }
 
 /// Calls body(unit, scratch) for units 0 .. n-1, each by the thread that is free: they differ much
@@ -100,27 +125,37 @@ void attention(const AttentionForward& wanted) {
   const CountedWork work(forward_flops(call));
   const auto run = TAPESTRY_DISPATCH_PAIRS(multiplies_pairs(call.dtype), attention_forward_rows);
   const AttentionForwardUnits units(shape, num_threads());
-  const int64_t bytes =
-      attention_forward_scratch(shape.head_dim) * size_of(compute_dtype(call.dtype));
+  const int64_t bytes = attention_forward_scratch(shape) * size_of(compute_dtype(call.dtype));
   for_units(units.count(), bytes,
             [&](int64_t unit, void* scratch) { run(call, units[unit], scratch); });
 }
 
 void attention_backward(const AttentionBackward& wanted) {
-  const AttentionBackward call = with_totals(wanted);
+  AttentionBackward call = with_totals(wanted);
   const AttentionShape& shape = call.shape;
   if (shape.batch == 0 || shape.heads == 0) {
     return;
   }
   assert(shape_fits(call.dtype, shape) && documents_fit(call.documents, shape));
+  assert(call.sinks == nullptr || call.dsinks != nullptr);
+  Scratch delta;
+  if (call.sinks != nullptr) {
+    delta = Scratch(shape.batch * shape.heads * shape.q_len * size_of(compute_dtype(call.dtype)));
+    call.delta = delta.get();
+  }
   // Those of dq, dk, dv and of the probabilities' gradient.
   const CountedWork work(2 * forward_flops(call));
   const auto run = TAPESTRY_DISPATCH_PAIRS(multiplies_pairs(call.dtype), attention_backward_part);
   const AttentionBackwardUnits units(shape, num_threads(), call.documents);
-  const int64_t bytes = attention_backward_scratch(shape.head_dim, units.most_keys()) *
-                        size_of(compute_dtype(call.dtype));
+  const int64_t bytes =
+      attention_backward_scratch(shape, units.most_keys()) * size_of(compute_dtype(call.dtype));
   for_units(units.count(), bytes,
             [&](int64_t unit, void* scratch) { run(call, units[unit], scratch); });
+  if (call.sinks != nullptr && call.dtype == kFloat64) {
+    subtract_sink_terms<double>(call);
+  } else if (call.sinks != nullptr) {
+    subtract_sink_terms<float>(call);
+  }
 }
 
 }  // namespace tapestry::kernels

@@ -2,8 +2,8 @@
 // matrix of scores is never in memory. Source: Dao et al. 2022,
 // arXiv:2205.14135; the order of loops is that of Dao 2023, arXiv:2307.08691.
 //
-// q [B,H,S,D]; k, v [B,G,T,D], G divides H and query head h looks at group h /
-// (H / G), so K and V are never repeated. Elements along D are contiguous, the
+// q [B,H,S,D]; k [B,G,T,D]; v [B,G,T,E] and out [B,H,S,E], G divides H and query head h looks at
+// group h / (H / G), so K and V are never repeated. Elements along D and E are contiguous, the
 // other strides are free (in elements). One floating dtype for all; for float16
 // and bfloat16 sums and softmax are in float32, and outputs are rounded once.
 // At the levels from kAvx512Bf16 on, bfloat16 is multiplied as such: there the
@@ -40,11 +40,15 @@ struct AttentionShape {
   int64_t groups = 0;
   int64_t q_len = 0;
   int64_t kv_len = 0;
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;   // D
+  int64_t value_dim = 0;  // E; 0: as head_dim
   bool causal = false;
   int64_t window_left = -1;  // below 0: no window
   int64_t q_offset = 0;
   double scale = 1.0;  // of the scores, usually 1 / sqrt(D)
+  /// Above 0: scaled scores s become score_cap tanh(s / score_cap), before bias and mask. Source:
+  /// Gemma 2, arXiv:2408.00118, section 2.
+  double score_cap = 0.0;
 
   double dropout_p = 0.0;  // 0 <= p < 1
   uint64_t rng_seed = 0;
@@ -64,7 +68,7 @@ struct AttentionStrides {
   int64_t row = 0;
 };
 
-/// An array [B,H,S,D] or [B,G,T,D] that a call reads, or writes.
+/// An array [B,H,S,D] or [B,G,T,D], or with E channels, that a call reads, or writes.
 struct AttentionInput {
   const void* data = nullptr;
   AttentionStrides strides;
@@ -92,13 +96,18 @@ struct AttentionDocuments {
   int64_t batch = 0;
 };
 
-/// out [B,H,S,D] = dropout(softmax(scale q k^T + bias + mask)) v; lse [B,H,S],
+/// out [B,H,S,E] = dropout(softmax(cap(scale q k^T) + bias + mask)) v; lse [B,H,S],
 /// contiguous, float32 (float64 where dtype is float64) = logsumexp of the
 /// visible scores. A query without a visible key gives out 0 and lse -inf. out
 /// may overlap no input.
 ///
+/// `sinks`, one of each head where there are any, are logits that take part in the softmax but
+/// multiply no value: p_j = e^s_j / (sum_j e^s_j + e^sink), and the lse has the sink in it. So a
+/// query without a visible key gives lse sink. One of -inf is none. Source: GPT-OSS
+/// (openai/gpt-oss, 2025); the idea: Xiao et al. 2023, arXiv:2309.17453.
+///
 /// The bias, where there are `slopes`, one of each head, is slopes[head] (j - i - q_offset) for
-/// query i and key j; scale must not be 0 then.
+/// query i and key j; scale must not be 0 then, unless there is a score_cap.
 struct AttentionForward {
   DType dtype = kFloat32;
   AttentionShape shape;
@@ -108,6 +117,7 @@ struct AttentionForward {
   AttentionMask mask = {};
   AttentionDocuments documents = {};
   const double* slopes = nullptr;
+  const double* sinks = nullptr;
   AttentionOutput out;
   void* lse = nullptr;
 };
@@ -118,6 +128,11 @@ void attention(const AttentionForward& wanted);
 /// dropout factors (0 or 1 / (1 - p)) and delta_i = dout_i . out_i:
 ///   dv = (P M)^T dout, dS = P (M (dout v^T) - delta), dq = scale dS k, dk =
 ///   scale dS^T q.
+/// With a score_cap, dS is multiplied by the derivative of the cap, 1 - (s' / score_cap)^2 for the
+/// capped scores s'.
+/// With sinks, dsinks[head] -= the sum of e^(sink - lse_i) delta_i over samples and queries: the
+/// sink's probability, whose value is 0; delta has the dropout of the other terms in it.
+///
 /// dk and dv sum over the query heads of their group. The outputs may overlap
 /// no input.
 struct AttentionBackward {
@@ -129,6 +144,7 @@ struct AttentionBackward {
   AttentionMask mask = {};
   AttentionDocuments documents = {};
   const double* slopes = nullptr;
+  const double* sinks = nullptr;
   AttentionInput out;
   AttentionInput dout;
   const void* lse = nullptr;
@@ -139,6 +155,8 @@ struct AttentionBackward {
   /// which is how the queries of several calls share keys without rounding in
   /// between.
   bool add_dkv = false;
+  double* dsinks = nullptr;  // [heads], added to; needed if there are sinks
+  void* delta = nullptr;     // [B,H,S] as lse; attention_backward() itself makes room where needed
 };
 void attention_backward(const AttentionBackward& wanted);
 

@@ -46,22 +46,27 @@ inline constexpr int64_t attention_padded(int64_t head_dim) { return (head_dim +
 /// Elements of compute type that one thread needs: `blocks` blocks of queries with their operands
 /// and sums, and the matrices of scores, factors and packed probabilities. No operand has more
 /// than a block of rows padded to 32 channels.
-inline constexpr int64_t attention_scratch(int64_t head_dim,
+inline constexpr int64_t attention_scratch(int64_t channels,
                                            int64_t blocks,
                                            int64_t operands_per_block,
                                            int64_t operands,
                                            int64_t score_matrices) {
   constexpr int64_t kB = kAttentionBlock;
-  return kB * ((head_dim + 31) / 32 * 32 * (blocks * operands_per_block + operands) +
+  return kB * ((channels + 31) / 32 * 32 * (blocks * operands_per_block + operands) +
                kB * score_matrices + 3 * (blocks + 1));
 }
-inline constexpr int64_t attention_forward_scratch(int64_t head_dim) {
-  return attention_scratch(head_dim, kAttentionBlocks, 2, 3, 3);
+/// The channels of keys or of values, of which there are more.
+inline constexpr int64_t attention_channels(const AttentionShape& s) {
+  return s.head_dim > s.value_dim ? s.head_dim : s.value_dim;
 }
-inline constexpr int64_t attention_backward_scratch(int64_t head_dim, int64_t keys) {
+inline constexpr int64_t attention_forward_scratch(const AttentionShape& s) {
+  return attention_scratch(attention_channels(s), kAttentionBlocks, 2, 3, 3);
+}
+inline constexpr int64_t attention_backward_scratch(const AttentionShape& s, int64_t keys) {
   constexpr int64_t kB = kAttentionBlock;
-  return attention_scratch(head_dim, kAttentionBlocks, 5, 4, 6) +
-         2 * attention_padded(head_dim) * ((keys + kB - 1) / kB * kB);
+  return attention_scratch(attention_channels(s), kAttentionBlocks, 5, 4, s.score_cap > 0 ? 7 : 6) +
+         (attention_padded(s.head_dim) + attention_padded(s.value_dim)) *
+             ((keys + kB - 1) / kB * kB);
 }
 
 }  // namespace tapestry::kernels

@@ -42,7 +42,7 @@ double cached_flops(const CachedAttention& call) {
           call.window_left < 0 ? seen : std::min<int64_t>(seen, call.window_left + 1));
     }
   }
-  return 4.0 * static_cast<double>(call.heads * call.head_dim) * pairs;
+  return 2.0 * static_cast<double>(call.heads * (call.head_dim + call.value_dim)) * pairs;
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ void cached_attention(const CachedAttention& call) {
   assert(call.dtype == kFloat32 || call.dtype == kBFloat16);
   const CountedWork work(cached_flops(call));
   const int64_t of_group = call.heads / call.groups;
-  const int64_t partial = cached_partial_floats(call.head_dim);
+  const int64_t partial = cached_partial_floats(call.value_dim);
   const int64_t unit_floats = of_group * call.q_len * partial;
   std::vector<SeenBlocks> seen;
   std::vector<int64_t> first_unit = {0};
@@ -64,7 +64,8 @@ void cached_attention(const CachedAttention& call) {
   auto* const sums = static_cast<float*>(partials.get());
 
   // A unit that is not worth a thread of its own: some microseconds.
-  const int64_t unit_work = of_group * call.q_len * call.head_dim * kCachedKeys;
+  const int64_t unit_work =
+      of_group * call.q_len * (call.head_dim + call.value_dim) / 2 * kCachedKeys;
   const int64_t grain = std::max<int64_t>(1, 2 * kGrainSize / unit_work);
   std::atomic<int64_t> taken = 0;
   parallel_for(std::min<int64_t>(ceil_div(units, grain), num_threads()), 1, [&](int64_t, int64_t) {
@@ -82,7 +83,7 @@ void cached_attention(const CachedAttention& call) {
 
   const int64_t rows = call.batch * call.heads;
   const int64_t row_grain =
-      std::max<int64_t>(1, kGrainSize / std::max<int64_t>(1, call.q_len * call.head_dim * 4));
+      std::max<int64_t>(1, kGrainSize / std::max<int64_t>(1, call.q_len * call.value_dim * 4));
   parallel_for(rows, row_grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t sample = row / call.heads;
@@ -99,7 +100,7 @@ void cached_attention(const CachedAttention& call) {
           const AttentionStrides& s = call.out.strides;
           std::memset(static_cast<char*>(call.out.data) +
                           (sample * s.batch + head * s.head + i * s.row) * size_of(call.dtype),
-                      0, static_cast<size_t>(call.head_dim * size_of(call.dtype)));
+                      0, static_cast<size_t>(call.value_dim * size_of(call.dtype)));
         }
       }
     }

@@ -72,11 +72,12 @@ class BackwardPart {
       : call_(call),
         s_(call.shape),
         part_(part),
-        exponents_(exponents_of(s_.scale)),
+        exponents_(exponents_of(s_)),
         workspace_(scratch) {
-    left_rows_ = workspace_.take<Item>(operand_size());
-    right_rows_ = workspace_.take<Item>(operand_size());
-    k_stacked_ = workspace_.take<Item>(operand_size());
+    const int64_t widest = larger(dim_, value_dim_);
+    left_rows_ = workspace_.take<Item>(operand_size(widest));
+    right_rows_ = workspace_.take<Item>(operand_size(widest));
+    k_stacked_ = workspace_.take<Item>(operand_size(dim_));
     scores_ = workspace_.take<C>(kB * kB);
     dscores_ = workspace_.take<C>(kB * kB);
     factors_ = workspace_.take<C>(kB * kB);
@@ -84,13 +85,12 @@ class BackwardPart {
     ds_by_key_ = workspace_.take<Item>(kB * kB);
     ds_by_query_ = workspace_.take<Item>(kB * kB);
     if (part.want_dkv) {
-      const int64_t size = round_up(part.k_end - part.k_begin, kB) * padded_;
-      dk_ = workspace_.take<C>(size);
-      dv_ = workspace_.take<C>(size);
-      for (int64_t i = 0; i < size; ++i) {
-        dk_[i] = 0;
-        dv_[i] = 0;
-      }
+      const int64_t keys = round_up(part.k_end - part.k_begin, kB);
+      dk_ = taken_zeros(keys * padded_);
+      dv_ = taken_zeros(keys * value_padded_);
+    }
+    if (s_.score_cap > 0) {
+      derivatives_ = workspace_.take<C>(kB * kB);
     }
   }
 
@@ -101,13 +101,21 @@ class BackwardPart {
       }
     }
     if (part_.want_dkv) {
-      finish_keys(static_cast<C>(s_.scale), dk_, call_.dk);
-      finish_keys(C(1), dv_, call_.dv);
+      finish_keys(static_cast<C>(s_.scale), dim_, dk_, call_.dk);
+      finish_keys(C(1), value_dim_, dv_, call_.dv);
     }
   }
 
  private:
-  int64_t operand_size() const { return kB * round_up(dim_, 32); }
+  static int64_t operand_size(int64_t dim) { return kB * round_up(dim, 32); }
+
+  C* taken_zeros(int64_t size) {
+    C* out = workspace_.take<C>(size);
+    for (int64_t i = 0; i < size; ++i) {
+      out[i] = 0;
+    }
+    return out;
+  }
 
   /// The part of these queries, at most kAttentionChunk of them.
   void add_queries(int64_t head, int64_t q_begin, int64_t q_end) {
@@ -134,13 +142,14 @@ class BackwardPart {
     }
     for (int64_t n = 0; n < count && part_.want_dq; ++n) {
       const Queries& queries = blocks_[n].queries;
-      store_rows(queries.count, static_cast<C>(s_.scale), blocks_[n].dq,
+      store_rows(queries.count, static_cast<C>(s_.scale), dim_, blocks_[n].dq,
                  at<T>(call_.dq, part_.sample, head, queries.begin), call_.dq.strides.row);
     }
   }
 
-  Operand<Item> query_rows(const AttentionInput& x, int64_t head, const Queries& q, Item* buffer) {
-    return O::rows(at<T>(x, part_.sample, head, q.begin), x.strides.row, q.count, dim_, false,
+  Operand<Item> query_rows(
+      const AttentionInput& x, int64_t head, const Queries& q, int64_t dim, Item* buffer) {
+    return O::rows(at<T>(x, part_.sample, head, q.begin), x.strides.row, q.count, dim, false,
                    buffer);
   }
 
@@ -154,16 +163,18 @@ class BackwardPart {
     block.head = head;
     // Where rows and stacked are the same, the rows are kept and the buffer for
     // stacked ones unused.
-    Item* q_buffer = workspace.take<Item>(operand_size());
-    Item* dout_buffer = workspace.take<Item>(operand_size());
+    Item* q_buffer = workspace.take<Item>(operand_size(dim_));
+    Item* dout_buffer = workspace.take<Item>(operand_size(value_dim_));
     constexpr bool kSameForm = O::kPerItem == 1;
-    const Operand<Item> q_rows = query_rows(call_.q, head, q, kSameForm ? q_buffer : left_rows_);
+    const Operand<Item> q_rows =
+        query_rows(call_.q, head, q, dim_, kSameForm ? q_buffer : left_rows_);
     block.q_stacked = O::stacked(q_rows, dim_, q_buffer);
-    block.q_transposed = O::transposed(q_rows, dim_, workspace.take<Item>(operand_size()));
+    block.q_transposed = O::transposed(q_rows, dim_, workspace.take<Item>(operand_size(dim_)));
     const Operand<Item> dout_rows =
-        query_rows(call_.dout, head, q, kSameForm ? dout_buffer : left_rows_);
-    block.dout_stacked = O::stacked(dout_rows, dim_, dout_buffer);
-    block.dout_transposed = O::transposed(dout_rows, dim_, workspace.take<Item>(operand_size()));
+        query_rows(call_.dout, head, q, value_dim_, kSameForm ? dout_buffer : left_rows_);
+    block.dout_stacked = O::stacked(dout_rows, value_dim_, dout_buffer);
+    block.dout_transposed =
+        O::transposed(dout_rows, value_dim_, workspace.take<Item>(operand_size(value_dim_)));
     block.shift = workspace.take<C>(kB);
     block.delta = workspace.take<C>(kB);
     block.dq = workspace.take<C>(kB * padded_);
@@ -189,10 +200,10 @@ class BackwardPart {
       const bool hidden = i < q.count && lse[i] == -static_cast<C>(__builtin_inf());
       block.shift[i] = i >= q.count ? C(0) : hidden ? -lse[i] : lse[i] * static_cast<C>(kLog2E);
     }
-    const Operand<Item> rows = query_rows(call_.out, block.head, q, left_rows_);
-    const Operand<Item> out = O::transposed(rows, dim_, right_rows_);
+    const Operand<Item> rows = query_rows(call_.out, block.head, q, value_dim_, left_rows_);
+    const Operand<Item> out = O::transposed(rows, value_dim_, right_rows_);
     using P = Product<Item>;
-    const int64_t items = (dim_ + O::kPerItem - 1) / O::kPerItem;
+    const int64_t items = (value_dim_ + O::kPerItem - 1) / O::kPerItem;
     for (int64_t i = 0; i < kB; i += kLanes<C>) {
       vector_t<C> sum = {};
       for (int64_t d = 0; d < items; ++d) {
@@ -200,6 +211,13 @@ class BackwardPart {
                      sum);
       }
       store(block.delta + i, sum);
+    }
+    if (call_.delta != nullptr && part_.want_dq) {  // each query is once in such a part
+      C* delta = static_cast<C*>(call_.delta) + (part_.sample * s_.heads + block.head) * s_.q_len +
+                 q.begin;
+      for (int64_t i = 0; i < q.count; ++i) {
+        delta[i] = block.delta[i];
+      }
     }
   }
 
@@ -220,8 +238,9 @@ class BackwardPart {
     const bool once = count == 1;  // a copy would not be used again
     const Operand<Item> key_rows = O::rows(at<T>(call_.k, part_.sample, part_.group, k_begin),
                                            call_.k.strides.row, k_count, dim_, once, left_rows_);
-    const Operand<Item> value_rows = O::rows(at<T>(call_.v, part_.sample, part_.group, k_begin),
-                                             call_.v.strides.row, k_count, dim_, once, right_rows_);
+    const Operand<Item> value_rows =
+        O::rows(at<T>(call_.v, part_.sample, part_.group, k_begin), call_.v.strides.row, k_count,
+                value_dim_, once, right_rows_);
     const Operand<Item> keys_stacked =
         part_.want_dq ? O::stacked(key_rows, dim_, k_stacked_) : Operand<Item>{};
     for (int64_t n = 0; n < count; ++n) {
@@ -239,11 +258,15 @@ class BackwardPart {
            Operand<Item> keys_stacked) {
     const Block block = block_of(s_, q.starts, q.queries, k_begin, k_count);
     const int64_t items = (dim_ + O::kPerItem - 1) / O::kPerItem;
+    const int64_t value_items = (value_dim_ + O::kPerItem - 1) / O::kPerItem;
     score_product(block, items, key_rows, q.q_transposed, scores_);
+    if (s_.score_cap > 0) {
+      cap_scores(s_, block, scores_, derivatives_);
+    }
     apply_sign(exponents_, block, scores_);
-    add_bias(s_, call_.slopes, q.head, q.queries, block, scores_);
+    add_bias(s_, exponents_.scale, call_.slopes, q.head, q.queries, block, scores_);
     hide_scores(call_.mask, part_.sample, q.head, q.queries, block, scores_);
-    score_product(block, items, value_rows, q.dout_transposed, dscores_);
+    score_product(block, value_items, value_rows, q.dout_transposed, dscores_);
     const bool drops = s_.dropout_p > 0;
     if (drops) {
       for (int64_t i = 0; i < kB * kB; ++i) {
@@ -253,14 +276,17 @@ class BackwardPart {
     }
     softmax_backward(block, static_cast<C>(exponents_.factor), drops ? factors_ : nullptr, q,
                      scores_, dscores_);
+    if (s_.score_cap > 0) {
+      multiply_derivatives(block, derivatives_, dscores_);
+    }
     if (part_.want_dkv) {
-      const int64_t offset = (k_begin - part_.k_begin) * padded_;
-      sum_over_queries<O::kPerItem>(block, q.queries.count, padded_,
+      const int64_t first = k_begin - part_.k_begin;
+      sum_over_queries<O::kPerItem>(block, q.queries.count, value_padded_,
                                     O::by_key(scores_, block.k_rows, p_by_key_), q.dout_stacked,
-                                    dv_ + offset);
+                                    dv_ + first * value_padded_);
       sum_over_queries<O::kPerItem>(block, q.queries.count, padded_,
                                     O::by_key(dscores_, block.k_rows, ds_by_key_), q.q_stacked,
-                                    dk_ + offset);
+                                    dk_ + first * padded_);
     }
     if (part_.want_dq) {
       sum_over_keys<O::kPerItem>(block, q.queries.count, padded_,
@@ -269,34 +295,36 @@ class BackwardPart {
     }
   }
 
-  [[gnu::noinline]] void store_rows(int64_t rows, C factor, C* in, T* out, int64_t stride) const {
+  [[gnu::noinline]] void store_rows(
+      int64_t rows, C factor, int64_t dim, C* in, T* out, int64_t stride) const {
+    const int64_t padded = attention_padded(dim);
     for (int64_t i = 0; i < rows; ++i) {
-      C* row = in + i * padded_;
+      C* row = in + i * padded;
       TAPESTRY_VECTOR_LOOP
-      for (int64_t d = 0; d < padded_; ++d) {
+      for (int64_t d = 0; d < padded; ++d) {
         row[d] *= factor;
       }
-      store_row(dim_, row, out + i * stride);
+      store_row(dim, row, out + i * stride);
     }
   }
 
   /// Hands over the sums of this part's keys.
-  void finish_keys(C factor, C* sums, const AttentionOutput& out) const {
+  void finish_keys(C factor, int64_t dim, C* sums, const AttentionOutput& out) const {
     const int64_t rows = part_.k_end - part_.k_begin;
     if (call_.add_dkv) {
-      add_rows(rows, factor, sums, at<C>(out, part_.sample, part_.group, part_.k_begin),
+      add_rows(rows, factor, dim, sums, at<C>(out, part_.sample, part_.group, part_.k_begin),
                out.strides.row);
     } else {
-      store_rows(rows, factor, sums, at<T>(out, part_.sample, part_.group, part_.k_begin),
+      store_rows(rows, factor, dim, sums, at<T>(out, part_.sample, part_.group, part_.k_begin),
                  out.strides.row);
     }
   }
 
-  void add_rows(int64_t rows, C factor, const C* in, C* out, int64_t stride) const {
+  void add_rows(int64_t rows, C factor, int64_t dim, const C* in, C* out, int64_t stride) const {
     for (int64_t i = 0; i < rows; ++i) {
       TAPESTRY_VECTOR_LOOP
-      for (int64_t d = 0; d < dim_; ++d) {
-        out[i * stride + d] += in[i * padded_ + d] * factor;
+      for (int64_t d = 0; d < dim; ++d) {
+        out[i * stride + d] += in[i * attention_padded(dim) + d] * factor;
       }
     }
   }
@@ -306,7 +334,9 @@ class BackwardPart {
   const AttentionPart& part_;
   const Exponents exponents_;
   const int64_t dim_ = s_.head_dim;
+  const int64_t value_dim_ = s_.value_dim;
   const int64_t padded_ = attention_padded(dim_);
+  const int64_t value_padded_ = attention_padded(value_dim_);
   Workspace workspace_;
   Item* left_rows_;
   Item* right_rows_;
@@ -317,6 +347,7 @@ class BackwardPart {
   Item* p_by_key_;
   Item* ds_by_key_;
   Item* ds_by_query_;
+  C* derivatives_ = nullptr;  // of the cap
   C* dk_ = nullptr;
   C* dv_ = nullptr;
   QueryBlock<Item, C> blocks_[kAttentionBlocks] = {};

@@ -255,14 +255,23 @@ template <class C>
 
 /// The exponents of the softmax are binary: e^(scale s) = 2^(factor s), factor
 /// > 0, of the scores s times `sign`, which only a scale that is not positive
-/// makes differ from 1.
+/// makes differ from 1. Scores with a cap are scaled where they are capped.
 struct Exponents {
   double factor;
   double sign;
+  double scale;  // that is still missing in the scores, without its sign
+
+  /// The score of which e^logit = 2^(factor score).
+  double score_of(double logit) const { return logit / scale; }
 };
-inline Exponents exponents_of(double scale) {
+inline Exponents exponents_of(const AttentionShape& s) {
   constexpr double kLog2E = 1.4426950408889634;
-  return {scale == 0 ? 1 : __builtin_fabs(scale) * kLog2E, scale > 0 ? 1.0 : scale < 0 ? -1.0 : 0};
+  const double scale = s.score_cap > 0 ? 1 : s.scale;
+  return {scale == 0 ? 1 : __builtin_fabs(scale) * kLog2E,
+          scale > 0   ? 1.0
+          : scale < 0 ? -1.0
+                      : 0,
+          scale == 0 ? 1 / kLog2E : __builtin_fabs(scale)};
 }
 
 template <class C>
@@ -277,9 +286,55 @@ template <class C>
   }
 }
 
-/// Adds the bias of a head to scores that are yet to be multiplied by |scale|.
+/// scores s -> cap tanh(scale s / cap), and where `derivatives` is not null, 1 - tanh^2 to it.
+/// Apart from the other loops over scores, which it would slow down where there is no cap.
+template <class C>
+[[gnu::noinline]] void cap_scores(const AttentionShape& s,
+                                  const Block& block,
+                                  C* scores,
+                                  C* derivatives) {
+  const auto factor = static_cast<C>(s.scale / s.score_cap);
+  const auto cap = static_cast<C>(s.score_cap);
+  for (int64_t column = 0; column < block.columns; column += kColumns) {
+    const Span keys = block.keys_of(column);
+    for (int64_t j = keys.begin; j < keys.end; ++j) {
+      C* row = scores + j * kB + column;
+      C tanhs[kColumns];
+      TAPESTRY_VECTOR_LOOP
+      for (int64_t i = 0; i < kColumns; ++i) {
+        tanhs[i] = tanh(row[i] * factor);
+      }
+      if (derivatives != nullptr) {
+        TAPESTRY_VECTOR_LOOP
+        for (int64_t i = 0; i < kColumns; ++i) {
+          derivatives[j * kB + column + i] = 1 - tanhs[i] * tanhs[i];
+        }
+      }
+      TAPESTRY_VECTOR_LOOP
+      for (int64_t i = 0; i < kColumns; ++i) {
+        row[i] = tanhs[i] * cap;
+      }
+    }
+  }
+}
+
+/// dscores *= derivatives, where scores are visible.
+template <class C>
+[[gnu::noinline]] void multiply_derivatives(const Block& block, const C* derivatives, C* dscores) {
+  for (int64_t column = 0; column < block.columns; column += kColumns) {
+    const Span keys = block.keys_of(column);
+    for (int64_t j = keys.begin; j < keys.end; ++j) {
+      for (int64_t i = j * kB + column; i < j * kB + column + kColumns; i += kLanes<C>) {
+        store(dscores + i, load(dscores + i) * load(derivatives + i));
+      }
+    }
+  }
+}
+
+/// Adds the bias of a head to scores that are yet to be multiplied by `scale`.
 template <class C>
 [[gnu::noinline]] void add_bias(const AttentionShape& s,
+                                double scale,
                                 const double* slopes,
                                 int64_t head,
                                 const Queries& q,
@@ -288,7 +343,7 @@ template <class C>
   if (slopes == nullptr) {
     return;
   }
-  const auto slope = static_cast<C>(slopes[head] / __builtin_fabs(s.scale));
+  const auto slope = static_cast<C>(slopes[head] / scale);
   for (int64_t j = 0; j < block.k_rows; ++j) {
     const auto distance = static_cast<C>(block.k_begin + j - q.begin - s.q_offset);
     C* row = scores + j * kB;

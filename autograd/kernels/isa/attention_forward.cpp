@@ -18,7 +18,7 @@ struct QueryBlock {
   const int32_t* starts;
   Keys keys;
   Operand<Item> q_transposed;
-  C* sums;  // [kB, padded]: terms times values
+  C* sums;  // [kB, padded values]: terms times values
   C* max;
   C* sum;  // of the terms
 };
@@ -83,12 +83,11 @@ class ForwardRows {
 
  public:
   ForwardRows(const AttentionForward& call, const AttentionRows& rows, void* scratch)
-      : call_(call), s_(call.shape), rows_(rows), exponents_(exponents_of(s_.scale)) {
-    const int64_t operand = kB * round_up(dim_, 32);
+      : call_(call), s_(call.shape), rows_(rows), exponents_(exponents_of(s_)) {
     Workspace workspace(scratch);
-    k_buffer_ = workspace.take<Item>(operand);
-    v_buffer_ = workspace.take<Item>(operand);
-    v_stacked_ = workspace.take<Item>(operand);
+    k_buffer_ = workspace.take<Item>(kB * round_up(dim_, 32));
+    v_buffer_ = workspace.take<Item>(kB * round_up(value_dim_, 32));
+    v_stacked_ = workspace.take<Item>(kB * round_up(value_dim_, 32));
     scores_ = workspace.take<C>(kB * kB);
     factors_ = workspace.take<C>(kB * kB);
     packed_ = workspace.take<Item>(kB * kB);
@@ -127,10 +126,19 @@ class ForwardRows {
     for (int64_t i = 0; i < kB * padded_; ++i) {
       block.sums[i] = 0;
     }
+    // Finite: a difference of two infinities would be NaN.
+    C max = sizeof(C) == 8 ? static_cast<C>(-__DBL_MAX__) : static_cast<C>(-__FLT_MAX__);
+    C sum = 0;
+    if (call_.sinks != nullptr) {
+      const double score = exponents_.score_of(call_.sinks[rows_.head]);
+      if (!(score <= max)) {  // the sink is the first term, and NaN stays NaN
+        max = static_cast<C>(score);
+        sum = 1;
+      }
+    }
     for (int64_t i = 0; i < kB; ++i) {
-      // Finite: a difference of two infinities would be NaN.
-      block.max[i] = sizeof(C) == 8 ? static_cast<C>(-__DBL_MAX__) : static_cast<C>(-__FLT_MAX__);
-      block.sum[i] = 0;
+      block.max[i] = max;
+      block.sum[i] = sum;
     }
   }
 
@@ -153,8 +161,9 @@ class ForwardRows {
     const T* v = at<T>(call_.v, rows_.sample, group, k_begin);
     const bool once = count_ == 1;  // a copy would not be used again
     const Operand<Item> key_rows = O::rows(k, call_.k.strides.row, k_count, dim_, once, k_buffer_);
-    const Operand<Item> values = O::stacked(
-        O::rows(v, call_.v.strides.row, k_count, dim_, once, v_buffer_), dim_, v_stacked_);
+    const Operand<Item> values =
+        O::stacked(O::rows(v, call_.v.strides.row, k_count, value_dim_, once, v_buffer_),
+                   value_dim_, v_stacked_);
     for (int64_t n = 0; n < count_; ++n) {
       if (meets[n]) {
         add(blocks_[n], k_begin, k_count, key_rows, values);
@@ -169,8 +178,11 @@ class ForwardRows {
            Operand<Item> values) {
     const Block block = block_of(s_, q.starts, q.queries, k_begin, k_count);
     score_product(block, (dim_ + O::kPerItem - 1) / O::kPerItem, key_rows, q.q_transposed, scores_);
+    if (s_.score_cap > 0) {
+      cap_scores<C>(s_, block, scores_, nullptr);
+    }
     apply_sign(exponents_, block, scores_);
-    add_bias(s_, call_.slopes, rows_.head, q.queries, block, scores_);
+    add_bias(s_, exponents_.scale, call_.slopes, rows_.head, q.queries, block, scores_);
     hide_scores(call_.mask, rows_.sample, rows_.head, q.queries, block, scores_);
     online_softmax(block, static_cast<C>(exponents_.factor), scores_, q, rescale_);
     if (s_.dropout_p > 0) {
@@ -188,7 +200,7 @@ class ForwardRows {
   }
 
   void finish(const QueryBlock<Item, C>& q) {
-    const auto scale = static_cast<C>(__builtin_fabs(s_.scale));
+    const auto scale = static_cast<C>(exponents_.scale);
     T* out = at<T>(call_.out, rows_.sample, rows_.head, q.queries.begin);
     C* lse = static_cast<C*>(call_.lse) + (rows_.sample * s_.heads + rows_.head) * s_.q_len +
              q.queries.begin;
@@ -206,7 +218,7 @@ class ForwardRows {
       for (int64_t d = 0; d < padded_; ++d) {
         row[d] *= rescale_[i];
       }
-      store_row(dim_, row, out + i * call_.out.strides.row);
+      store_row(value_dim_, row, out + i * call_.out.strides.row);
     }
   }
 
@@ -215,7 +227,8 @@ class ForwardRows {
   const AttentionRows& rows_;
   const Exponents exponents_;
   const int64_t dim_ = s_.head_dim;
-  const int64_t padded_ = attention_padded(dim_);
+  const int64_t value_dim_ = s_.value_dim;
+  const int64_t padded_ = attention_padded(value_dim_);  // of values
   Item* k_buffer_;
   Item* v_buffer_;
   Item* v_stacked_;

@@ -117,12 +117,13 @@ class CachedKeyBlock {
       : call_(call),
         block_(block),
         dim_(padded_dim(call.head_dim)),
+        value_dim_(padded_dim(call.value_dim)),
         count_(call.counts[block.sample]),
         keys_(least(kCachedKeys, call.positions[block.sample] + count_ - block.first_key)),
         rows_(call.heads / call.groups * call.q_len) {
     q_ = scratch;
     values_ = q_ + rows_ * dim_;
-    scores_ = values_ + kCachedKeys * dim_;
+    scores_ = values_ + kCachedKeys * value_dim_;
     wide_ = scores_ + rows_ * kCachedKeys;
     transposed_ = wide_ + kLane * dim_;
   }
@@ -138,21 +139,21 @@ class CachedKeyBlock {
       seen_ = first > 0 ? first : 0;
     }
     for (int64_t key = begin_; key < begin_ + kKeysAhead; ++key) {
-      fetch(call_.k, key);
+      fetch(call_.k, call_.head_dim, key);
     }
     for (int64_t key = begin_; key < keys_; key += kLane) {
       score(key);
     }
     widen_values();
-    const int64_t partial = cached_partial_floats(call_.head_dim);
+    const int64_t partial = cached_partial_floats(call_.value_dim);
     for (int64_t row = 0; row < rows_; ++row) {
       finish_scores(row, partials + row * partial);
     }
     int64_t row = 0;
     const auto values_of = [&](auto rows) {
       weighted_values<decltype(rows)::value>(
-          keys_ - begin_, dim_, scores_ + row * kCachedKeys + begin_, values_ + begin_ * dim_,
-          partials + row * partial + 16, partial);
+          keys_ - begin_, value_dim_, scores_ + row * kCachedKeys + begin_,
+          values_ + begin_ * value_dim_, partials + row * partial + 16, partial);
       row += decltype(rows)::value;
     };
     while (row + kRowsTogether <= rows_) {
@@ -175,18 +176,18 @@ class CachedKeyBlock {
 
   /// A row on its way into the cache: heads or slots may lie between neighbours, which the
   /// processor does not foresee.
-  void fetch(const AttentionInput& x, int64_t key) const {
+  void fetch(const AttentionInput& x, int64_t dim, int64_t key) const {
     if (key < keys_) {
       const auto* row = reinterpret_cast<const char*>(key_row(x, key));
-      for (int64_t byte = 0; byte < call_.head_dim * static_cast<int64_t>(sizeof(T)); byte += 64) {
+      for (int64_t byte = 0; byte < dim * static_cast<int64_t>(sizeof(T)); byte += 64) {
         __builtin_prefetch(row + byte);
       }
     }
   }
 
-  void widen(const T* from, float* to) const {
-    load_row(call_.head_dim, from, to);
-    for (int64_t d = call_.head_dim; d < dim_; ++d) {
+  static void widen(int64_t dim, const T* from, float* to) {
+    load_row(dim, from, to);
+    for (int64_t d = dim; d < padded_dim(dim); ++d) {
       to[d] = 0;
     }
   }
@@ -198,7 +199,8 @@ class CachedKeyBlock {
       const int64_t i = row % call_.q_len;
       const AttentionStrides& s = call_.q.strides;
       if (i < count_) {
-        widen(static_cast<const T*>(call_.q.data) + block_.sample * s.batch + head * s.head +
+        widen(call_.head_dim,
+              static_cast<const T*>(call_.q.data) + block_.sample * s.batch + head * s.head +
                   i * s.row,
               q_ + row * dim_);
       } else {
@@ -211,11 +213,11 @@ class CachedKeyBlock {
 
   void widen_values() {
     for (int64_t key = begin_; key < keys_; ++key) {
-      float* to = values_ + key * dim_;
+      float* to = values_ + key * value_dim_;
       if (key >= seen_) {
-        widen(key_row(call_.v, key), to);
+        widen(call_.value_dim, key_row(call_.v, key), to);
       } else {
-        for (int64_t d = 0; d < dim_; ++d) {
+        for (int64_t d = 0; d < value_dim_; ++d) {
           to[d] = 0;
         }
       }
@@ -224,11 +226,11 @@ class CachedKeyBlock {
 
   void score(int64_t key) {
     for (int64_t j = 0; j < kLane; ++j) {
-      fetch(call_.k, key + kKeysAhead + j);
-      fetch(call_.v, key + j);  // while there is something else to do
+      fetch(call_.k, call_.head_dim, key + kKeysAhead + j);
+      fetch(call_.v, call_.value_dim, key + j);  // while there is something else to do
       float* to = wide_ + j * dim_;
       if (key + j < keys_ && key + j >= seen_) {
-        widen(key_row(call_.k, key + j), to);
+        widen(call_.head_dim, key_row(call_.k, key + j), to);
       } else {
         for (int64_t d = 0; d < dim_; ++d) {
           to[d] = 0;
@@ -247,16 +249,31 @@ class CachedKeyBlock {
     }
   }
 
+  void cap_scores(float* scores) const {
+    const auto factor = static_cast<float>(call_.scale / call_.score_cap);
+    const auto cap = static_cast<float>(call_.score_cap);
+    for (int64_t j = begin_; j < keys_; j += kLane) {
+      TAPESTRY_VECTOR_LOOP
+      for (int64_t l = 0; l < kLane; ++l) {
+        scores[j + l] = cap * tanh(scores[j + l] * factor);
+      }
+    }
+  }
+
   /// Scores of a row -> terms, with what is added to them; and their maximum and sum.
   void finish_scores(int64_t row, float* partial) const {
     const int64_t position = call_.positions[block_.sample] + row % call_.q_len;
     const int64_t last = position - block_.first_key;
     const int64_t first = call_.window_left < 0 ? 0 : last - call_.window_left;  // may be negative
     const int64_t head = block_.group * (call_.heads / call_.groups) + row / call_.q_len;
-    const auto factor = static_cast<float>(call_.scale * kLog2E);
+    const bool capped = call_.score_cap > 0;
+    const auto factor = static_cast<float>((capped ? 1 : call_.scale) * kLog2E);
     const float slope =
         call_.slopes == nullptr ? 0 : static_cast<float>(call_.slopes[head] * kLog2E);
     float* scores = scores_ + row * kCachedKeys;
+    if (capped) {
+      cap_scores(scores);
+    }
     FloatVector largest = broadcast(kHidden);
     for (int64_t j = begin_; j < keys_; j += kLane) {
       float lanes[kLane];
@@ -288,7 +305,8 @@ class CachedKeyBlock {
 
   const CachedAttention& call_;
   const CachedBlock& block_;
-  const int64_t dim_;
+  const int64_t dim_;  // padded, and so are the values'
+  const int64_t value_dim_;
   const int64_t count_;
   const int64_t keys_;  // of the block, that lie in the cache
   const int64_t rows_;  // the queries of the group
@@ -306,7 +324,8 @@ class CachedKeyBlock {
 int64_t cached_attention_scratch(const CachedAttention& call) {
   const int64_t dim = padded_dim(call.head_dim);
   const int64_t rows = call.heads / call.groups * call.q_len;
-  return rows * dim + kCachedKeys * dim + rows * kCachedKeys + 2 * kLane * dim;
+  return rows * dim + kCachedKeys * padded_dim(call.value_dim) + rows * kCachedKeys +
+         2 * kLane * dim;
 }
 
 void cached_attention_block(const CachedAttention& call,
@@ -327,7 +346,10 @@ void cached_attention_merge(const CachedAttention& call,
                             int64_t blocks,
                             const float* partials,
                             int64_t stride) {
-  float max = kHidden;
+  const double logit = call.sinks == nullptr ? -__builtin_inf() : call.sinks[head];
+  const auto sink = static_cast<float>(logit * kLog2E);
+  const bool has_sink = !(sink <= kHidden);  // NaN stays NaN
+  float max = has_sink ? sink : kHidden;
   for (int64_t block = 0; block < blocks; ++block) {
     const float own = partials[block * stride];
     max = own > max ? own : max;
@@ -335,15 +357,15 @@ void cached_attention_merge(const CachedAttention& call,
   const AttentionStrides& s = call.out.strides;
   const int64_t at = sample * s.batch + head * s.head + i * s.row;
   constexpr int64_t kPart = 64;
-  float sum = 0;
+  float sum = has_sink ? exp2(broadcast(sink - max))[0] : 0;
   for (int64_t block = 0; block < blocks; ++block) {
     const float* partial = partials + block * stride;
     if (partial[1] > 0) {
       sum = multiply_add(partial[1], exp2(broadcast(partial[0] - max))[0], sum);
     }
   }
-  for (int64_t d = 0; d < call.head_dim; d += kPart) {
-    const int64_t count = least(kPart, call.head_dim - d);
+  for (int64_t d = 0; d < call.value_dim; d += kPart) {
+    const int64_t count = least(kPart, call.value_dim - d);
     float out[kPart] = {};
     for (int64_t block = 0; block < blocks; ++block) {
       const float* partial = partials + block * stride;

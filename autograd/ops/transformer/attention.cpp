@@ -32,6 +32,7 @@ struct Problem {
   bool causal = false;
   int64_t window_left = -1;
   double scale = 1;
+  double score_cap = 0;
   int64_t q_offset = 0;
   double dropout_p = 0;
   RandomKey key;       // offset 0
@@ -67,8 +68,10 @@ void check_tensors(const Tensor& q, const Tensor& k, const Tensor& v) {
   check<ValueError>(q.dim() == 4 && k.dim() == 4 && v.dim() == 4, kName,
                     ": q, k and v must be [B, heads, length, D], got ", q.shape(), ", ", k.shape(),
                     ", ", v.shape());
-  check<ValueError>(k.shape() == v.shape(), kName, ": the shapes of k ", k.shape(), " and v ",
-                    v.shape(), " differ");
+  check<ValueError>(k.size(0) == v.size(0) && k.size(1) == v.size(1) && k.size(2) == v.size(2) &&
+                        (k.size(3) == 0) == (v.size(3) == 0),
+                    kName, ": the shapes of k ", k.shape(), " and v ", v.shape(),
+                    " differ in more than the head size");
   check<ValueError>(q.shape()[0] == k.shape()[0] && q.shape()[3] == k.shape()[3], kName, ": q ",
                     q.shape(), " and k ", k.shape(), " differ in batch or head size");
   const int64_t heads = q.shape()[1];
@@ -97,6 +100,13 @@ void check_documents(const Tensor& starts, const Shape& weights, const Attention
   }
 }
 
+void check_sinks(const Tensor& sinks, int64_t heads) {
+  check<TypeError>(is_floating(sinks.dtype()), kName, ": sinks must be floating, got ",
+                   name_of(sinks.dtype()));
+  check<ValueError>(sinks.shape() == Shape{heads}, kName, ": sinks must be [", heads, "], got ",
+                    sinks.shape());
+}
+
 // Checks everything and draws the numbers for dropout.
 Problem pose(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
   check_tensors(q, k, v);
@@ -107,6 +117,8 @@ Problem pose(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionO
                     options.q_offset);
   check<ValueError>(options.dropout_p >= 0 && options.dropout_p < 1, kName,
                     ": dropout_p must lie in [0, 1), got ", options.dropout_p);
+  check<ValueError>(options.score_cap >= 0 && std::isfinite(options.score_cap), kName,
+                    ": score_cap must be a finite number of at least 0, got ", options.score_cap);
   if (options.mask.defined()) {
     check<TypeError>(options.mask.dtype() == kBool, kName, ": the mask must be bool, got ",
                      name_of(options.mask.dtype()));
@@ -116,11 +128,15 @@ Problem pose(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionO
   if (options.document_starts.defined()) {
     check_documents(options.document_starts, weights, options);
   }
+  if (options.sinks.defined()) {
+    check_sinks(options.sinks, weights[1]);
+  }
   Problem problem;
   problem.causal = options.causal;
   problem.window_left = options.window_left.value_or(-1);
   problem.scale =
       options.scale.value_or(1 / std::sqrt(std::max(1.0, static_cast<double>(q.shape()[3]))));
+  problem.score_cap = options.score_cap;
   problem.q_offset = options.q_offset;
   problem.slopes = options.alibi_slopes;
   check<ValueError>(
@@ -194,28 +210,44 @@ Tensor composed(const Tensor& q,
                 const Tensor& v,
                 const Tensor& mask,
                 const Tensor& starts,
+                const Tensor& sinks,
                 const Problem& problem,
                 const Precision& precision) {
   const int64_t groups = k.shape()[1];
-  const Shape out_shape = q.shape();
-  const Shape weights{out_shape[0], out_shape[1], out_shape[2], k.shape()[2]};
+  const Shape& q_shape = q.shape();
+  const Shape out_shape{q_shape[0], q_shape[1], q_shape[2], v.size(3)};
+  const Shape weights{q_shape[0], q_shape[1], q_shape[2], k.size(2)};
   if (out_shape.numel() == 0) {
-    return add(mul(q, 0), mul(add(sum(k), sum(v)), 0));
+    const Tensor rest = add(sum(q), add(sum(k), sum(v)));
+    return add(zeros(out_shape, q.dtype()),
+               mul(sinks.defined() ? add(rest, sum(sinks).to(q.dtype())) : rest, 0));
   }
   // The heads of a group side by side: [B, G, H / G, S, D] against [B, G, 1, T,
   // D].
   const Tensor grouped =
       q.to(precision.product)
-          .reshape({out_shape[0], groups, out_shape[1] / groups, out_shape[2], out_shape[3]});
+          .reshape({q_shape[0], groups, q_shape[1] / groups, q_shape[2], q_shape[3]});
   const Tensor keys = k.to(precision.product).unsqueeze(2);
   const Tensor values = v.to(precision.product).unsqueeze(2);
   Tensor scores = matmul(grouped, keys.t()).reshape(weights);
   scores = mul(scores.to(precision.softmax), problem.scale);
+  if (problem.score_cap > 0) {
+    scores = mul(tanh(mul(scores, 1 / problem.score_cap)), problem.score_cap);
+  }
   if (!problem.slopes.empty()) {
     scores = add(scores, alibi_bias(problem, weights[2], weights[3], precision.softmax));
   }
+  const Tensor keep = visible(problem, weights[2], weights[3], mask, starts);
   Tensor p;
-  if (const Tensor keep = visible(problem, weights[2], weights[3], mask, starts); keep.defined()) {
+  if (sinks.defined()) {  // one more column, which is dropped
+    if (keep.defined()) {
+      scores = masked_fill(scores, logical_not(keep), -std::numeric_limits<double>::infinity());
+    }
+    const Tensor column = sinks.to(precision.softmax)
+                              .reshape({1, weights[1], 1, 1})
+                              .expand({weights[0], weights[1], weights[2], 1});
+    p = softmax(cat({scores, column}, 3), -1).slice(3, 0, weights[3]);
+  } else if (keep.defined()) {
     const Tensor hidden = logical_not(keep);
     const Tensor seen = any(keep, {-1}, true);
     const bool every_query_sees = all(seen).item() != 0;
@@ -241,9 +273,10 @@ Tensor composed_twin(const Tensor& q,
                      const Tensor& v,
                      const Tensor& mask,
                      const Tensor& starts,
+                     const Tensor& sinks,
                      const Problem& problem) {
   const DType wide = wide_dtype(q.dtype());
-  return composed(q, k, v, mask, starts, problem, {wide, wide});
+  return composed(q, k, v, mask, starts, sinks, problem, {wide, wide});
 }
 
 kernels::AttentionStrides strides_of(const Tensor& t) {
@@ -297,22 +330,34 @@ const double* slopes_of(const Problem& problem) {
   return problem.slopes.empty() ? nullptr : problem.slopes.data();
 }
 
+// The sinks as the kernel takes them; `held` keeps them.
+const double* sinks_of(const Tensor& sinks, std::vector<double>& held) {
+  if (!sinks.defined()) {
+    return nullptr;
+  }
+  held = sinks.to_vector<double>();
+  return held.data();
+}
+
 // The shape of the kernel's call; `streams` holds what it points to.
 kernels::AttentionShape shape_of(const Problem& problem,
                                  const Tensor& queries,
                                  const Tensor& keys,
+                                 const Tensor& values,
                                  std::vector<uint64_t>& streams) {
   kernels::AttentionShape shape;
   shape.batch = queries.shape()[0];
   shape.heads = queries.shape()[1];
   shape.q_len = queries.shape()[2];
   shape.head_dim = queries.shape()[3];
+  shape.value_dim = values.shape()[3];
   shape.groups = keys.shape()[1];
   shape.kv_len = keys.shape()[2];
   shape.causal = problem.causal;
   shape.window_left = problem.window_left;
   shape.q_offset = problem.q_offset;
   shape.scale = problem.scale;
+  shape.score_cap = problem.score_cap;
   if (problem.dropout_p > 0) {
     shape.dropout_p = problem.dropout_p;
     shape.rng_seed = problem.key.seed;
@@ -333,14 +378,15 @@ kernels::AttentionShape shape_of(const Problem& problem,
   return shape;
 }
 
-// mask: undefined, or broadcasts to the weights; starts: undefined or those of the documents. Fills
-// `out`, whose channels are dense, and lse.
+// mask: undefined, or broadcasts to the weights; starts: undefined or those of the documents;
+// sinks: undefined or [H]. Fills `out`, whose channels are dense, and lse.
 void run_forward(const Problem& problem,
                  const Tensor& q,
                  const Tensor& k,
                  const Tensor& v,
                  const Tensor& mask,
                  const Tensor& starts,
+                 const Tensor& sinks,
                  const AttentionResult& result) {
   if (q.numel() == 0) {
     return;
@@ -349,26 +395,29 @@ void run_forward(const Problem& problem,
   const Tensor keys = with_dense_channels(k);
   const Tensor values = with_dense_channels(v);
   std::vector<uint64_t> streams;
+  std::vector<double> logits;
   Tensor held;
   kernels::attention({.dtype = q.dtype(),
-                      .shape = shape_of(problem, queries, keys, streams),
+                      .shape = shape_of(problem, queries, keys, values, streams),
                       .q = input(queries),
                       .k = input(keys),
                       .v = input(values),
                       .mask = mask_of(mask, keys.shape()[2], held),
                       .documents = documents_of(starts),
                       .slopes = slopes_of(problem),
+                      .sinks = sinks_of(sinks, logits),
                       .out = output(result.out),
                       .lse = result.lse.raw()});
 }
 
-// Fills dq, dk and dv, or adds to dk and dv with add_dkv.
+// Fills dq, dk and dv, or adds to dk and dv with add_dkv; adds to dsinks.
 void run_backward(const Problem& problem,
                   const Tensor& q,
                   const Tensor& k,
                   const Tensor& v,
                   const Tensor& mask,
                   const Tensor& starts,
+                  const Tensor& sinks,
                   const AttentionResult& result,
                   const Tensor& dy,
                   const AttentionGradients& gradients,
@@ -381,44 +430,50 @@ void run_backward(const Problem& problem,
   const Tensor values = with_dense_channels(v);
   const Tensor dout = with_dense_channels(dy);
   std::vector<uint64_t> streams;
+  std::vector<double> logits;
   Tensor held;
-  kernels::attention_backward({.dtype = q.dtype(),
-                               .shape = shape_of(problem, queries, keys, streams),
-                               .q = input(queries),
-                               .k = input(keys),
-                               .v = input(values),
-                               .mask = mask_of(mask, keys.shape()[2], held),
-                               .documents = documents_of(starts),
-                               .slopes = slopes_of(problem),
-                               .out = input(result.out),
-                               .dout = input(dout),
-                               .lse = result.lse.raw(),
-                               .dq = output(gradients.dq),
-                               .dk = output(gradients.dk),
-                               .dv = output(gradients.dv),
-                               .add_dkv = add_dkv});
+  kernels::attention_backward(
+      {.dtype = q.dtype(),
+       .shape = shape_of(problem, queries, keys, values, streams),
+       .q = input(queries),
+       .k = input(keys),
+       .v = input(values),
+       .mask = mask_of(mask, keys.shape()[2], held),
+       .documents = documents_of(starts),
+       .slopes = slopes_of(problem),
+       .sinks = sinks_of(sinks, logits),
+       .out = input(result.out),
+       .dout = input(dout),
+       .lse = result.lse.raw(),
+       .dq = output(gradients.dq),
+       .dk = output(gradients.dk),
+       .dv = output(gradients.dv),
+       .add_dkv = add_dkv,
+       .dsinks = sinks.defined() ? gradients.dsinks.data<double>() : nullptr});
 }
 
 struct Attention {
   static constexpr OpName name = kName;
   Problem problem;
-  SavedTensor q, k, v, mask, starts, out, lse;
+  SavedTensor q, k, v, mask, starts, sinks, out, lse;
 
   // mask_: undefined, or broadcasts to the weights.
   Tensor forward(const Tensor& q_,
                  const Tensor& k_,
                  const Tensor& v_,
                  const Tensor& mask_,
-                 const Tensor& starts_) {
+                 const Tensor& starts_,
+                 const Tensor& sinks_) {
     q.save(q_);
     k.save(k_);
     v.save(v_);
     mask.save(mask_);
     starts.save(starts_);
+    sinks.save(sinks_);
     const AttentionResult result = {
-        empty_by_rows(q_.shape(), q_.dtype()),
+        empty_by_rows({q_.size(0), q_.size(1), q_.size(2), v_.size(3)}, q_.dtype()),
         empty({q_.shape()[0], q_.shape()[1], q_.shape()[2]}, wide_dtype(q_.dtype()))};
-    run_forward(problem, q_, k_, v_, mask_, starts_, result);
+    run_forward(problem, q_, k_, v_, mask_, starts_, sinks_, result);
     lse.save(result.lse);
     return out.save_output(result.out);
   }
@@ -426,26 +481,39 @@ struct Attention {
   TensorList backward(const Tensor& dy, NeedsGrad /*needs*/) const {
     const Tensor seen = mask;
     const Tensor first_keys = starts;
+    const Tensor logits = sinks;
     if (grad_enabled()) {
       const auto twin = [&](const TensorList& in) {
-        return composed_twin(in[0], in[1], in[2], seen, first_keys, problem);
+        return composed_twin(in[0], in[1], in[2], seen, first_keys,
+                             logits.defined() ? in[3] : Tensor(), problem);
       };
-      TensorList gradients = vjp(twin, dy, {q, k, v});
-      gradients.resize(5);
-      return gradients;
+      TensorList inputs = {q, k, v};
+      if (logits.defined()) {
+        inputs.push_back(logits);
+      }
+      TensorList gradients = vjp(twin, dy, inputs);
+      const Tensor dsinks = logits.defined() ? gradients[3] : Tensor();
+      return {gradients[0], gradients[1], gradients[2], Tensor(), Tensor(), dsinks};
     }
     const Tensor queries = q;
     const Tensor keys = k;
+    const Tensor values = v;
     Tensor dq = empty_by_rows(queries.shape(), dy.dtype());
     Tensor dk = empty_by_rows(keys.shape(), dy.dtype());
-    Tensor dv = empty_by_rows(keys.shape(), dy.dtype());
+    Tensor dv = empty_by_rows(values.shape(), dy.dtype());
+    const Tensor dsinks = logits.defined() ? zeros(logits.shape(), kFloat64) : Tensor();
+    const auto all = [&]() -> TensorList {
+      return {dq,       dk,       dv,
+              Tensor(), Tensor(), dsinks.defined() ? dsinks.to(logits.dtype()) : dsinks};
+    };
     if (queries.numel() == 0) {  // nobody looked at a key
       copy_values(broadcast_view(scalar(0, dy.dtype()), dk.shape()), dk);
       copy_values(broadcast_view(scalar(0, dy.dtype()), dv.shape()), dv);
-      return {dq, dk, dv, Tensor(), Tensor()};
+      return all();
     }
-    run_backward(problem, queries, keys, v, seen, first_keys, {out, lse}, dy, {dq, dk, dv}, false);
-    return {dq, dk, dv, Tensor(), Tensor()};
+    run_backward(problem, queries, keys, values, seen, first_keys, logits, {out, lse}, dy,
+                 {dq, dk, dv, dsinks}, false);
+    return all();
   }
 };
 
@@ -489,8 +557,10 @@ Tensor scaled_dot_product_attention(const Tensor& q,
                                     const AttentionOptions& options) {
   check_defined("scaled_dot_product_attention", q, "q", k, "k", v, "v");
   const Problem problem = pose(q, k, v, options);
-  return apply_op(Attention{problem, {}, {}, {}, {}, {}, {}, {}}, q, k, v, options.mask,
-                  options.document_starts);
+  const Tensor sinks =
+      options.sinks.defined() ? options.sinks.to(wide_dtype(q.dtype())) : options.sinks;
+  return apply_op(Attention{problem, {}, {}, {}, {}, {}, {}, {}, {}}, q, k, v, options.mask,
+                  options.document_starts, sinks);
 }
 
 Tensor composed_attention(const Tensor& q,
@@ -501,7 +571,8 @@ Tensor composed_attention(const Tensor& q,
   const Problem problem = pose(q, k, v, options);
   const DType softmax = softmax_dtype.value_or(wide_dtype(q.dtype()));
   check_floating("composed_attention: softmax_dtype", softmax);
-  return composed(q, k, v, options.mask, options.document_starts, problem, {q.dtype(), softmax});
+  return composed(q, k, v, options.mask, options.document_starts, options.sinks, problem,
+                  {q.dtype(), softmax});
 }
 
 namespace {
@@ -513,9 +584,9 @@ void check_destination(const char* what, const Tensor& x, const Shape& shape, DT
       describe(x));
 }
 
-void check_result(const Tensor& q, const AttentionResult& result) {
+void check_result(const Tensor& q, const Tensor& v, const AttentionResult& result) {
   const Shape& s = q.shape();
-  check_destination("out", result.out, s, q.dtype());
+  check_destination("out", result.out, {s[0], s[1], s[2], v.size(3)}, q.dtype());
   check<ValueError>(result.lse.shape() == Shape{s[0], s[1], s[2]} &&
                         result.lse.dtype() == wide_dtype(q.dtype()) && result.lse.is_contiguous(),
                     kName, ": lse must be contiguous ", name_of(wide_dtype(q.dtype())), " ",
@@ -530,8 +601,8 @@ void attention_forward(const Tensor& q,
                        const AttentionOptions& options,
                        const AttentionResult& result) {
   const Problem problem = pose(q, k, v, options);
-  check_result(q, result);
-  run_forward(problem, q, k, v, options.mask, options.document_starts, result);
+  check_result(q, v, result);
+  run_forward(problem, q, k, v, options.mask, options.document_starts, options.sinks, result);
 }
 
 void attention_backward(const Tensor& q,
@@ -542,12 +613,18 @@ void attention_backward(const Tensor& q,
                         const Tensor& dout,
                         const AttentionGradients& gradients) {
   const Problem problem = pose(q, k, v, options);
-  check_result(q, result);
+  check_result(q, v, result);
   check_destination("dq", gradients.dq, q.shape(), q.dtype());
   check_destination("dk", gradients.dk, k.shape(), wide_dtype(k.dtype()));
+  if (options.sinks.defined()) {
+    check<ValueError>(gradients.dsinks.defined() && gradients.dsinks.dtype() == kFloat64 &&
+                          gradients.dsinks.shape() == options.sinks.shape() &&
+                          gradients.dsinks.is_contiguous(),
+                      kName, ": dsinks must be contiguous float64 ", options.sinks.shape());
+  }
   check_destination("dv", gradients.dv, v.shape(), wide_dtype(v.dtype()));
-  run_backward(problem, q, k, v, options.mask, options.document_starts, result, dout, gradients,
-               /*add_dkv=*/true);
+  run_backward(problem, q, k, v, options.mask, options.document_starts, options.sinks, result, dout,
+               gradients, /*add_dkv=*/true);
 }
 
 }  // namespace tapestry

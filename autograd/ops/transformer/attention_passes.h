@@ -12,14 +12,15 @@ namespace tapestry {
 
 /// What the forward pass gives, and the backward pass needs.
 struct AttentionResult {
-  Tensor out;  ///< [B,H,S,D] in q's dtype
+  Tensor out;  ///< [B,H,S,E] in q's dtype, E the head size of v
   Tensor lse;  ///< [B,H,S], contiguous, float32 (float64 for float64): log of the sum of exponents
 };
 
 struct AttentionGradients {
-  Tensor dq;  ///< [B,H,S,D] in q's dtype
-  Tensor dk;  ///< [B,G,T,D], float32 (float64 for float64)
-  Tensor dv;  ///< as dk
+  Tensor dq;           ///< [B,H,S,D] in q's dtype
+  Tensor dk;           ///< [B,G,T,D], float32 (float64 for float64)
+  Tensor dv;           ///< [B,G,T,E], as dk
+  Tensor dsinks = {};  ///< [H], contiguous, float64; undefined without sinks
 };
 
 /// Overwrites `result`.
@@ -29,7 +30,8 @@ void attention_forward(const Tensor& q,
                        const AttentionOptions& options,
                        const AttentionResult& result);
 
-/// Overwrites dq and adds to dk and dv, which several calls with different queries may share.
+/// Overwrites dq and adds to dk, dv and dsinks, which several calls with different queries may
+/// share.
 void attention_backward(const Tensor& q,
                         const Tensor& k,
                         const Tensor& v,

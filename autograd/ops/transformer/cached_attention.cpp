@@ -21,7 +21,7 @@ constexpr OpName kCachedAttention = "cached_attention";
 constexpr int64_t kMostQueries = 64;
 
 struct Caches {
-  int64_t batch, heads, length, dim, groups, capacity;
+  int64_t batch, heads, length, dim, groups, capacity, value_dim;
 };
 
 Caches check_caches(const Tensor& q, const Tensor& k, const Tensor& v) {
@@ -29,10 +29,13 @@ Caches check_caches(const Tensor& q, const Tensor& k, const Tensor& v) {
   check<TypeError>(is_floating(q.dtype()) && k.dtype() == q.dtype() && v.dtype() == q.dtype(), name,
                    ": q and the caches must have one floating dtype, got ", name_of(q.dtype()),
                    ", ", name_of(k.dtype()), ", ", name_of(v.dtype()));
-  check<ValueError>(q.dim() == 4 && k.dim() == 4 && k.shape() == v.shape(), name,
-                    ": q must be [B, H, T, D] and both caches [B, G, capacity, D], got ", q.shape(),
-                    ", ", k.shape(), ", ", v.shape());
-  const Caches c = {q.size(0), q.size(1), q.size(2), q.size(3), k.size(1), k.size(2)};
+  check<ValueError>(
+      q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && k.size(0) == v.size(0) &&
+          k.size(1) == v.size(1) && k.size(2) == v.size(2) && (k.size(3) == 0) == (v.size(3) == 0),
+      name,
+      ": q must be [B, H, T, D] and the caches [B, G, capacity, D] and [B, G, capacity, E], got ",
+      q.shape(), ", ", k.shape(), ", ", v.shape());
+  const Caches c = {q.size(0), q.size(1), q.size(2), q.size(3), k.size(1), k.size(2), v.size(3)};
   check<ValueError>(k.size(0) == c.batch && k.size(3) == c.dim, name, ": q ", q.shape(),
                     " and the caches ", k.shape(), " differ in batch or head size");
   check<ValueError>(c.groups > 0 && c.heads % c.groups == 0, name, ": the ", c.groups,
@@ -105,13 +108,16 @@ struct CachedAttentionOp {
     const Tensor k = with_dense_axis(k_);
     const Tensor v = with_dense_axis(v_);
     const Caches c = check_caches(q, k, v);
-    const Tensor rows = empty({c.batch, c.length, c.heads, c.dim}, q.dtype());
+    const Tensor rows = empty({c.batch, c.length, c.heads, c.value_dim}, q.dtype());
     const Strides& s = rows.strides();
-    Tensor out = alias(rows, q.shape(), {s[0], s[2], s[1], s[3]}, 0);
+    Tensor out =
+        alias(rows, {c.batch, c.heads, c.length, c.value_dim}, {s[0], s[2], s[1], s[3]}, 0);
     if (out.numel() == 0) {
       return out;
     }
     const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(c.dim)));
+    const std::vector<double> logits =
+        options.sinks.defined() ? options.sinks.to_vector<double>() : std::vector<double>();
     if (options.counts.empty()) {
       options.counts.assign(static_cast<size_t>(c.batch), c.length);
     }
@@ -123,11 +129,14 @@ struct CachedAttentionOp {
                                  .groups = c.groups,
                                  .q_len = c.length,
                                  .head_dim = c.dim,
+                                 .value_dim = c.value_dim,
                                  .capacity = c.capacity,
                                  .ring = options.ring,
                                  .window_left = options.window_left.value_or(-1),
                                  .scale = scale,
+                                 .score_cap = options.score_cap,
                                  .slopes = slopes(),
+                                 .sinks = sinks_of(logits),
                                  .positions = positions.data(),
                                  .counts = options.counts.data(),
                                  .q = {q.raw(), strides_by_head(q)},
@@ -137,7 +146,7 @@ struct CachedAttentionOp {
       return out;
     }
     for (int64_t b = 0; b < c.batch; ++b) {
-      attend(c, b, scale, q, k, v, out);
+      attend(c, b, scale, logits, q, k, v, out);
     }
     return out;
   }
@@ -147,10 +156,15 @@ struct CachedAttentionOp {
     return options.alibi_slopes.empty() ? nullptr : options.alibi_slopes.data();
   }
 
+  static const double* sinks_of(const std::vector<double>& logits) {
+    return logits.empty() ? nullptr : logits.data();
+  }
+
   /// Many queries of one row, by the kernel of training's attention.
   void attend(const Caches& c,
               int64_t b,
               double scale,
+              const std::vector<double>& logits,
               const Tensor& q,
               const Tensor& k,
               const Tensor& v,
@@ -177,16 +191,19 @@ struct CachedAttentionOp {
     shape.q_len = count;
     shape.kv_len = end - begin;
     shape.head_dim = c.dim;
+    shape.value_dim = c.value_dim;
     shape.causal = true;
     shape.window_left = options.window_left.value_or(-1);
     shape.q_offset = positions[row] - begin;
     shape.scale = scale;
+    shape.score_cap = options.score_cap;
     kernels::attention({.dtype = q.dtype(),
                         .shape = shape,
                         .q = {row_of(q, b), strides_by_head(q)},
                         .k = {keys.raw(), strides_by_head(keys)},
                         .v = {values.raw(), strides_by_head(values)},
                         .slopes = slopes(),
+                        .sinks = sinks_of(logits),
                         .out = {const_cast<std::byte*>(row_of(out, b)), strides_by_head(out)},
                         .lse = lse.raw()});
   }
@@ -203,11 +220,18 @@ Tensor cached_attention(const Tensor& q,
   const Caches c = check_caches(q, cache_k, cache_v);
   check_places(c, positions, options);
   check<ValueError>(options.scale.value_or(1) != 0, kCachedAttention, ": the scale must not be 0");
+  check<ValueError>(options.score_cap >= 0 && std::isfinite(options.score_cap), kCachedAttention,
+                    ": score_cap must be a finite number of at least 0, got ", options.score_cap);
   check<ValueError>(
       options.alibi_slopes.empty() || static_cast<int64_t>(options.alibi_slopes.size()) == c.heads,
       kCachedAttention, ": ", options.alibi_slopes.size(), " slopes for ", c.heads, " heads");
+  check<ValueError>(!options.sinks.defined() || options.sinks.shape() == Shape{c.heads},
+                    kCachedAttention, ": sinks must be [", c.heads, "], got ",
+                    options.sinks.defined() ? options.sinks.shape() : Shape{});
   check<RuntimeError>(
-      !grad_enabled() || !(q.requires_grad() || cache_k.requires_grad() || cache_v.requires_grad()),
+      !grad_enabled() ||
+          !(q.requires_grad() || cache_k.requires_grad() || cache_v.requires_grad() ||
+            (options.sinks.defined() && options.sinks.requires_grad())),
       kCachedAttention,
       ": has no gradient; run inference under a NoGradGuard, or take "
       "scaled_dot_product_attention()");

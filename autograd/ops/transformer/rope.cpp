@@ -127,7 +127,10 @@ struct Rope {
 
 }  // namespace
 
-RopeTable rope_table(int64_t length, std::span<const double> frequencies, DType dtype) {
+RopeTable rope_table(int64_t length,
+                     std::span<const double> frequencies,
+                     DType dtype,
+                     double factor) {
   check<ValueError>(length >= 0, "rope_table: negative length ", length);
   check_table_dtype(dtype);
   const auto pairs = static_cast<int64_t>(frequencies.size());
@@ -137,8 +140,8 @@ RopeTable rope_table(int64_t length, std::span<const double> frequencies, DType 
     for (int64_t s = begin; s < end; ++s) {
       for (int64_t j = 0; j < pairs; ++j) {
         const double angle = static_cast<double>(s) * frequencies[static_cast<size_t>(j)];
-        cosines[static_cast<size_t>(s * pairs + j)] = std::cos(angle);
-        sines[static_cast<size_t>(s * pairs + j)] = std::sin(angle);
+        cosines[static_cast<size_t>(s * pairs + j)] = factor * std::cos(angle);
+        sines[static_cast<size_t>(s * pairs + j)] = factor * std::sin(angle);
       }
     }
   });

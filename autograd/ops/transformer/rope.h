@@ -26,8 +26,12 @@ struct RopeTableOptions {
 /// Table of positions 0 .. length-1. ValueError if length is negative, rotary_dim odd or below 2,
 /// base or factor not positive; TypeError for another dtype.
 RopeTable rope_table(int64_t length, int64_t rotary_dim, const RopeTableOptions& options = {});
-/// The same for given frequencies (one per pair), for any scheme that changes them.
-RopeTable rope_table(int64_t length, std::span<const double> frequencies, DType dtype = kFloat32);
+/// The same for given frequencies (one per pair), for any scheme that changes them; cosines and
+/// sines are multiplied by `factor`.
+RopeTable rope_table(int64_t length,
+                     std::span<const double> frequencies,
+                     DType dtype = kFloat32,
+                     double factor = 1);
 
 struct RopeOptions {
   /// Pairs are (j, j + d/2), the half rotation of Hugging Face and Megatron; or, interleaved,

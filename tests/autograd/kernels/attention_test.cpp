@@ -24,6 +24,7 @@ struct Problem {
   AttentionStrides mask_strides = {};
   std::vector<int32_t> starts = {};  // of documents [B,S]; or empty
   std::vector<double> slopes = {};
+  std::vector<double> sinks = {};
 };
 
 kernels::AttentionDocuments documents(const Problem& p) {
@@ -31,6 +32,7 @@ kernels::AttentionDocuments documents(const Problem& p) {
           static_cast<int64_t>(p.starts.size()) / std::max<int64_t>(p.shape.batch, 1)};
 }
 const double* slopes(const Problem& p) { return p.slopes.empty() ? nullptr : p.slopes.data(); }
+const double* sinks(const Problem& p) { return p.sinks.empty() ? nullptr : p.sinks.data(); }
 
 AttentionStrides strides(const Problem& p, int64_t heads, int64_t rows) {
   const int64_t d = p.shape.head_dim;
@@ -52,7 +54,7 @@ Problem make(DType dtype, const AttentionShape& s, bool rows_first = false) {
 }
 
 struct Result {
-  Array out, lse, dq, dk, dv;
+  Array out, lse, dq, dk, dv, dsinks;
 };
 
 Result run(const Problem& p) {
@@ -63,7 +65,8 @@ Result run(const Problem& p) {
   const kernels::AttentionMask mask = {
       p.mask.empty() ? nullptr : reinterpret_cast<const bool*>(p.mask.data()), p.mask_strides};
   Result r{Array(t, p.q.size()), Array(statistics_dtype(t), s.batch * s.heads * s.q_len),
-           Array(t, p.q.size()), Array(t, p.k.size()), Array(t, p.k.size())};
+           Array(t, p.q.size()), Array(t, p.k.size()),
+           Array(t, p.k.size()), Array(kFloat64, Doubles(p.sinks.size(), 0.0))};
   kernels::attention({.dtype = t,
                       .shape = s,
                       .q = {p.q.data(), qs},
@@ -72,6 +75,7 @@ Result run(const Problem& p) {
                       .mask = mask,
                       .documents = documents(p),
                       .slopes = slopes(p),
+                      .sinks = sinks(p),
                       .out = {r.out.data(), qs},
                       .lse = r.lse.data()});
   kernels::attention_backward({.dtype = t,
@@ -82,17 +86,19 @@ Result run(const Problem& p) {
                                .mask = mask,
                                .documents = documents(p),
                                .slopes = slopes(p),
+                               .sinks = sinks(p),
                                .out = {r.out.data(), qs},
                                .dout = {p.dout.data(), qs},
                                .lse = r.lse.data(),
                                .dq = {r.dq.data(), qs},
                                .dk = {r.dk.data(), ks},
-                               .dv = {r.dv.data(), ks}});
+                               .dv = {r.dv.data(), ks},
+                               .dsinks = r.dsinks.as<double>()});
   return r;
 }
 
 struct Expected {
-  Doubles out, lse, dq, dk, dv;
+  Doubles out, lse, dq, dk, dv, dsinks;
 };
 
 /// Row after row, with the whole row of probabilities in memory.
@@ -100,8 +106,9 @@ Expected reference(const Problem& p) {
   const AttentionShape& s = p.shape;
   const AttentionStrides qs = strides(p, s.heads, s.q_len);
   const AttentionStrides ks = strides(p, s.groups, s.kv_len);
-  Expected e{Doubles(p.q.size()), Doubles(s.batch * s.heads * s.q_len), Doubles(p.q.size()),
-             Doubles(p.k.size()), Doubles(p.k.size())};
+  Expected e{Doubles(p.q.size()), Doubles(s.batch * s.heads * s.q_len),
+             Doubles(p.q.size()), Doubles(p.k.size()),
+             Doubles(p.k.size()), Doubles(p.sinks.size(), 0.0)};
   const int64_t total_heads = s.total_heads > 0 ? s.total_heads : s.heads;
   const int64_t total_rows = s.total_rows > 0 ? s.total_rows : s.q_len;
   const int64_t total_cols = s.total_cols > 0 ? s.total_cols : s.kv_len;
@@ -114,6 +121,7 @@ Expected reference(const Problem& p) {
         const int64_t position = i + s.q_offset;
         Doubles prob(s.kv_len, 0.0);
         Doubles keep(s.kv_len, 1.0);
+        Doubles slope(s.kv_len, 1.0);  // of the cap
         double max = -kInfinity;
         for (int64_t j = 0; j < s.kv_len; ++j) {
           bool sees = !s.causal || j <= position;
@@ -123,11 +131,16 @@ Expected reference(const Problem& p) {
                                                 i * p.mask_strides.row + j] != 0);
           sees = sees &&
                  (p.starts.empty() || j >= p.starts[b * (p.starts.size() / s.batch) + position]);
-          prob[j] = sees ? 0.0 : -kInfinity;
-          prob[j] += p.slopes.empty() ? 0.0 : p.slopes[h] * static_cast<double>(j - position);
           for (int64_t d = 0; sees && d < s.head_dim; ++d) {
             prob[j] += s.scale * p.q[qi + d] * p.k[kj(j) + d];
           }
+          if (s.score_cap > 0) {  // tanh' = 1 / cosh^2
+            const double z = prob[j] / s.score_cap;
+            prob[j] = s.score_cap * std::tanh(z);
+            slope[j] = 1 / (std::cosh(z) * std::cosh(z));
+          }
+          prob[j] += p.slopes.empty() ? 0.0 : p.slopes[h] * static_cast<double>(j - position);
+          prob[j] = sees ? prob[j] : -kInfinity;
           max = std::max(max, prob[j]);
           if (s.dropout_p > 0) {
             const int64_t sample = s.sample_streams != nullptr ? 0 : s.sample_offset + b;
@@ -142,7 +155,10 @@ Expected reference(const Problem& p) {
             keep[j] = kept ? 1 / (1 - s.dropout_p) : 0;
           }
         }
-        double sum = 0;
+        const double sink = p.sinks.empty() ? -kInfinity : p.sinks[h];
+        max = std::max(max, sink);
+        const double sink_term = max == -kInfinity ? 0 : std::exp(sink - max);
+        double sum = sink_term;
         for (double& x : prob) {
           x = max == -kInfinity ? 0 : std::exp(x - max);
           sum += x;
@@ -159,8 +175,11 @@ Expected reference(const Problem& p) {
           }
           delta += prob[j] * dprob[j];
         }
+        if (!p.sinks.empty() && sum != 0) {  // as a key whose value is 0
+          e.dsinks[h] += sink_term / sum * (0 - delta);
+        }
         for (int64_t j = 0; j < s.kv_len; ++j) {
-          const double ds = s.scale * prob[j] * (dprob[j] - delta);
+          const double ds = s.scale * slope[j] * prob[j] * (dprob[j] - delta);
           for (int64_t d = 0; d < s.head_dim; ++d) {
             e.dq[qi + d] += ds * p.k[kj(j) + d];
             e.dk[kj(j) + d] += ds * p.q[qi + d];
@@ -183,6 +202,9 @@ void expect_matches(const Problem& p) {
   expect_close(r.dq, e.dq, "dq", loose, p.shape.scale);
   expect_close(r.dk, e.dk, "dk", loose, p.shape.scale);
   expect_close(r.dv, e.dv, "dv", loose);
+  // Of a sum over all queries, whose terms cancel: against the number of them.
+  expect_close(r.dsinks, e.dsinks, "dsinks", loose,
+               std::sqrt(static_cast<double>(p.shape.batch * p.shape.q_len)));
 }
 
 AttentionShape shape_of(
@@ -640,6 +662,125 @@ TEST(Attention, LinearBias) {
   });
 }
 
+TEST(Attention, ScoreCap) {
+  for_each_dtype([](DType dtype) {
+    for (const double cap : {0.5, 3.0, 50.0}) {
+      for (const double scale : {0.7, -0.7, 0.0}) {
+        AttentionShape s = shape_of(1, 2, 1, 70, 80, 8);
+        s.score_cap = cap;
+        s.scale = scale;
+        SCOPED_TRACE(::testing::Message() << "cap " << cap << " scale " << scale);
+        expect_matches(make(dtype, s));
+        s.causal = true;
+        s.window_left = 33;
+        s.q_offset = 10;
+        expect_matches(make(dtype, s));
+      }
+    }
+  });
+}
+
+TEST(Attention, ScoreCapWithAllElse) {
+  for_each_dtype([](DType dtype) {
+    AttentionShape s = shape_of(2, 2, 1, 100, 177, 8);
+    s.causal = true;
+    s.q_offset = 77;
+    s.window_left = 90;
+    s.dropout_p = 0.3;
+    s.rng_seed = 5;
+    s.total_rows = 300;
+    s.score_cap = 1.5;
+    Problem p = make(dtype, s);
+    p.starts = starts_of(2, 177, {40, 71, 9});
+    p.slopes = {0.5, 0.125};
+    p.mask_strides = {s.kv_len, 0, 0};
+    p.mask.assign(2 * s.kv_len, 1);
+    for (size_t i = 0; i < p.mask.size(); i += 5) {
+      p.mask[i] = 0;
+    }
+    expect_matches(p);
+  });
+}
+
+TEST(Attention, Sinks) {
+  for_each_dtype([](DType dtype) {
+    for (const double scale : {0.3, -0.3, 0.0}) {
+      for (const double cap : {0.0, 2.0}) {
+        AttentionShape s = shape_of(1, 4, 2, 70, 80, 8);
+        s.scale = scale;
+        s.score_cap = cap;
+        Problem p = make(dtype, s);
+        p.sinks = {0.5, -3, 9, -kInfinity};  // a term of many, hardly one, most of all, none
+        SCOPED_TRACE(::testing::Message() << "scale " << scale << " cap " << cap);
+        expect_matches(p);
+        p.shape.causal = true;
+        p.shape.window_left = 33;
+        p.shape.q_offset = 10;
+        expect_matches(p);
+      }
+    }
+  });
+}
+
+TEST(Attention, SinksWithAllElse) {
+  for_each_dtype([](DType dtype) {
+    AttentionShape s = shape_of(2, 2, 1, 300, 377, 8);
+    s.causal = true;
+    s.q_offset = 77;
+    s.window_left = 90;
+    s.dropout_p = 0.3;
+    s.rng_seed = 5;
+    s.score_cap = 1.5;
+    s.total_rows = 400;
+    Problem p = make(dtype, s);
+    p.sinks = {1.5, -0.5};
+    p.starts = starts_of(2, 377, {40, 71, 9});
+    p.slopes = {0.5, 0.125};
+    p.mask_strides = {s.kv_len, 0, 0};
+    p.mask.assign(2 * s.kv_len, 1);
+    for (size_t i = 0; i < p.mask.size(); i += 5) {
+      p.mask[i] = 0;
+    }
+    expect_matches(p);
+  });
+}
+
+TEST(Attention, ASinkIsAllThatAQueryWithoutKeysHas) {
+  at_every_cpu_level([] {
+    for (const DType dtype : {kFloat32, kBFloat16}) {
+      AttentionShape s = shape_of(1, 2, 1, 80, 10, 8);
+      s.causal = true;
+      s.window_left = 3;
+      Problem p = make(dtype, s);
+      p.sinks = {0.25, -2};
+      expect_matches(p);
+      const Result r = run(p);
+      for (int64_t h = 0; h < 2; ++h) {  // the last queries see nothing
+        EXPECT_NEAR(r.lse[h * 80 + 79], p.sinks[h], 1e-6);
+        EXPECT_EQ(r.out[(h * 80 + 79) * 8], 0);
+        EXPECT_EQ(r.dq[(h * 80 + 79) * 8], 0);
+      }
+    }
+  });
+}
+
+TEST(Attention, CappedScoresStayFinite) {
+  // Raw scores far beyond float's range of exponents: each is one of the two ends.
+  at_every_cpu_level([] {
+    for (const DType dtype : {kFloat32, kBFloat16}) {
+      AttentionShape s = shape_of(1, 1, 1, 70, 140, 8);
+      s.scale = 1e6;
+      s.score_cap = 30;
+      const Problem p = make(dtype, s);
+      const Result r = run(p);
+      expect_close(r.out, reference(p).out, "out");
+      for (int64_t i = 0; i < r.dq.size(); ++i) {
+        ASSERT_TRUE(std::isfinite(r.dq[i]));
+      }
+    }
+  });
+}
+
 TEST(Attention, LargeScores) {
   at_every_cpu_level([] {
     AttentionShape s = shape_of(1, 1, 1, 70, 140, 8);
@@ -713,7 +854,9 @@ TEST(Attention, GradientsMatchDifferences) {
   s.window_left = 2;
   s.dropout_p = 0.25;
   s.rng_seed = 3;
+  s.score_cap = 1.5;
   Problem p = make(kFloat64, s);
+  p.sinks = {0.5, -1};
   const Result r = run(p);
   const auto loss = [&] {
     const Result now = run(p);
@@ -735,6 +878,15 @@ TEST(Attention, GradientsMatchDifferences) {
     }
   };
   expect_gradient(p.q, r.dq);
+  for (int64_t h = 0; h < 2; ++h) {
+    const double before = p.sinks[h];
+    p.sinks[h] = before + 1e-6;
+    const double above = loss();
+    p.sinks[h] = before - 1e-6;
+    const double below = loss();
+    p.sinks[h] = before;
+    ASSERT_NEAR(r.dsinks[h], (above - below) / 2e-6, 1e-8);
+  }
   expect_gradient(p.k, r.dk);
   expect_gradient(p.v, r.dv);
 }
@@ -749,11 +901,12 @@ TEST(Attention, SameForAnyTeam) {
           s.causal = true;
           s.dropout_p = 0.1;
           Problem p = make(dtype, s);
+          p.sinks = {0.5, 0, -1, 2};
           if (groups == 2) {  // a large segment, which is split, and a small one
             p.starts = starts_of(1, 300, {263, 1000});
           }
           const Result r = run(p);
-          return std::vector<Array>{r.out, r.lse, r.dq, r.dk, r.dv};
+          return std::vector<Array>{r.out, r.lse, r.dq, r.dk, r.dv, r.dsinks};
         });
       }
     }

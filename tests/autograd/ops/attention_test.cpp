@@ -67,6 +67,7 @@ TEST(Attention, FusedFormEqualsItsTwin) {
     expect_equals_twin(q, k, v, {.causal = true, .window_left = 70});
     expect_equals_twin(q, k, v, {.window_left = 3});
     expect_equals_twin(q, k, v, {.scale = -0.2});
+    expect_equals_twin(q, k, v, {.causal = true, .window_left = 70, .score_cap = 0.5});
     expect_equals_twin(q, k, v, {.dropout_p = 0.3, .dropout_source = RandomKey{5, 6, 0}});
     expect_equals_twin(q, k, v,
                        {.causal = true,
@@ -80,6 +81,65 @@ TEST(Attention, FusedFormEqualsItsTwin) {
   }
   expect_equals_twin(input({1, 2, 5, 4}, 1), input({1, 2, 70, 4}, 2), input({1, 2, 70, 4}, 3),
                      {.causal = true, .window_left = 66, .q_offset = 65});
+}
+
+TEST(Attention, ASinkIsAKeyWithoutAValue) {
+  // One more channel, which only the key at the front has: its score is the sink, its value 0. The
+  // gradient of that channel of the key, by which the query's 1 is multiplied, is the sink's.
+  constexpr int64_t kLength = 90;
+  constexpr double kScale = 0.4;
+  const Tensor q = input({2, 4, kLength, 7}, 1);
+  const Tensor k = input({2, 4, kLength, 7}, 2);
+  const Tensor v = input({2, 4, kLength, 8}, 3);
+  const Tensor sinks = tensor<double>({0.5, -1, 3, 0}, {4}).set_requires_grad();
+  const Tensor visible = bernoulli(0.5, {kLength, kLength}, RandomKey{8, 1, 0});
+  const auto channel = [](const Tensor& x, const Tensor& last) {
+    return cat({x, last.expand({x.size(0), x.size(1), x.size(2), 1})}, 3);
+  };
+  const RandomKey random{5, 6, 0};
+  for (const double dropout : {0.0, 0.3}) {
+    const Tensor queries = channel(q, ones({1, 1, 1, 1}, kFloat64));
+    const Tensor keys = channel(k, zeros({1, 1, 1, 1}, kFloat64));
+    const Tensor sink_keys =
+        cat({zeros({2, 4, 1, 7}, kFloat64),
+             mul(sinks, 1 / kScale).reshape({1, 4, 1, 1}).expand({2, 4, 1, 1})},
+            3);
+    // The same weights are dropped: the sink's are those of the last key.
+    const Tensor expected = composed_attention(
+        queries, cat({keys, sink_keys}, 2), cat({v, zeros({2, 4, 1, 8}, kFloat64)}, 2),
+        {.scale = kScale,
+         .mask = cat({visible, full({kLength, 1}, 1, kBool)}, 1),
+         .dropout_p = dropout,
+         .dropout_source = random,
+         .dropout_place = {{2, 4, kLength, kLength + 1}, {0, 0, 0, 0}, -1}});
+    const AttentionOptions options{
+        .scale = kScale,
+        .mask = visible,
+        .sinks = sinks,
+        .dropout_p = dropout,
+        .dropout_source = random,
+        .dropout_place = {{2, 4, kLength, kLength + 1}, {0, 0, 0, 0}, -1}};
+    const Tensor dout = input({2, 4, kLength, 8}, 77);
+    const Tensor dsinks = grad(expected, {sinks}, dout)[0];
+    for (const bool fused : {true, false}) {
+      const Tensor out = fused ? scaled_dot_product_attention(queries, keys, v, options)
+                               : composed_attention(queries, keys, v, options);
+      expect_close(out, expected, 1e-13);
+      expect_close(grad(out, {sinks}, dout)[0], dsinks, 1e-11);
+    }
+  }
+}
+
+TEST(Attention, SinksHaveADtypeOfTheirOwn) {
+  const Tensor sinks = tensor<double>({0.5, -1}, {2}).to(kFloat32).set_requires_grad();
+  for (const DType dtype : {kFloat64, kFloat32, kBFloat16}) {
+    const Tensor q = input({1, 2, 9, 4}, 1).to(dtype);
+    const Tensor out = scaled_dot_product_attention(q, q, q, {.sinks = sinks});
+    EXPECT_EQ(out.dtype(), dtype);
+    const Tensor d = grad(out, {sinks}, input(q.shape(), 77).to(dtype))[0];
+    EXPECT_EQ(d.dtype(), kFloat32);
+    EXPECT_GT(sum(abs(d)).item(), 0);
+  }
 }
 
 TEST(Attention, PassesApartEqualTheOp) {

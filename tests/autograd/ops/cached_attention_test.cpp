@@ -65,8 +65,11 @@ TEST(CachedAttention, MatchesAttentionInFloat64) {
              {std::optional<int64_t>(), std::optional<int64_t>(9)}) {
           const std::vector<int64_t> positions = {c.capacity - length, c.capacity / 3};
           const std::vector<double> slopes = window ? alibi_slopes(c.heads) : std::vector<double>();
-          const Tensor out =
-              cached_attention(q, k, v, positions, {.window_left = window, .alibi_slopes = slopes});
+          const double cap = length == 3 ? 2 : 0;
+          const Tensor sinks = length == 1 ? Tensor() : mul(randn({c.heads}), 3.0);
+          const Tensor out = cached_attention(
+              q, k, v, positions,
+              {.window_left = window, .score_cap = cap, .alibi_slopes = slopes, .sinks = sinks});
           for (int64_t b = 0; b < 2; ++b) {
             const int64_t end = positions[b] + length;
             const Tensor expected = scaled_dot_product_attention(
@@ -74,7 +77,9 @@ TEST(CachedAttention, MatchesAttentionInFloat64) {
                 row(v, b).slice(2, 0, end).to(kFloat64),
                 {.causal = true,
                  .window_left = window,
+                 .score_cap = cap,
                  .alibi_slopes = slopes,
+                 .sinks = sinks,
                  .q_offset = positions[b]});
             EXPECT_LE(largest_difference(row(out, b), expected), bound(dtype, end))
                 << name_of(dtype) << " heads " << c.heads << " dim " << c.dim << " T " << length;
@@ -95,6 +100,8 @@ TEST(CachedAttention, ManyQueriesMatchFew) {
       CachedAttentionOptions options;
       if (windowed) {
         options.window_left = 33;
+        options.score_cap = 1.5;
+        options.sinks = randn({4});
       }
       const Tensor many = cached_attention(q, k, v, {250}, options);
       for (const int64_t i : {0, 40, 89}) {
@@ -153,6 +160,7 @@ TEST(CachedAttention, ARingHoldsWhatAPlainCacheWould) {
   for (const int64_t length : {1, 3, 80}) {
     const int64_t capacity = 120;
     const int64_t end = 500;
+    const Tensor sinks = randn({2});
     const Tensor q = randn({1, 2, length, 16});
     const Tensor k = randn({1, 1, end, 16});
     const Tensor v = randn({1, 1, end, 16});
@@ -162,9 +170,11 @@ TEST(CachedAttention, ARingHoldsWhatAPlainCacheWould) {
       copy_values(k.slice(2, j, j + 1), ring_k.slice(2, j % capacity, j % capacity + 1));
       copy_values(v.slice(2, j, j + 1), ring_v.slice(2, j % capacity, j % capacity + 1));
     }
-    const Tensor plain = cached_attention(q, k, v, {end - length}, {.window_left = 40});
+    const Tensor plain = cached_attention(q, k, v, {end - length},
+                                          {.window_left = 40, .score_cap = 2, .sinks = sinks});
     const Tensor ring =
-        cached_attention(q, ring_k, ring_v, {end - length}, {.window_left = 40, .ring = true});
+        cached_attention(q, ring_k, ring_v, {end - length},
+                         {.window_left = 40, .score_cap = 2, .sinks = sinks, .ring = true});
     EXPECT_TRUE(same_bits(plain, ring)) << length;
   }
 }

@@ -56,6 +56,40 @@ OP_SAMPLES(scaled_dot_product_attention) {
   add_shape({.causal = true, .window_left = 1, .document_starts = starts({{3}}, 6), .q_offset = 2},
             {2, 1, 3, 2}, {2, 1, 5, 2});
   add_shape({.causal = true, .alibi_slopes = {0.5, 0.25}}, {2, 2, 4, 2}, {2, 1, 4, 2});
+  add_shape({.score_cap = 0.8}, {1, 2, 3, 4}, {1, 1, 4, 4});
+  add_shape({.causal = true, .window_left = 1, .scale = -0.9, .score_cap = 2}, {2, 2, 4, 2},
+            {2, 2, 4, 2});
+  add_shape({.causal = true,
+             .score_cap = 1.5,
+             .document_starts = starts({{2}, {}}, 4),
+             .alibi_slopes = {0.5, 0.25},
+             .dropout_p = 0.4,
+             .dropout_source = key},
+            {2, 2, 4, 2}, {2, 1, 4, 2});
+  const auto with_sinks = [](const AttentionOptions& options) {
+    return [=](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& sinks) {
+      AttentionOptions own = options;
+      own.sinks = sinks;
+      return scaled_dot_product_attention(q, k, v, own);
+    };
+  };
+  const auto add_sinks = [&](const AttentionOptions& options, const Shape& q, const Shape& kv) {
+    add(with_sinks(options), {randn(q), randn(kv), randn(kv), randn({q[1]})});
+  };
+  add_sinks({}, {1, 2, 3, 4}, {1, 1, 4, 4});
+  // Queries 3 and 4 see no key.
+  add_sinks({.causal = true, .window_left = 1}, {1, 2, 5, 2}, {1, 2, 2, 2});
+  add_sinks({.causal = true}, {0, 2, 3, 4}, {0, 2, 3, 4});
+  add_sinks({}, {1, 1, 2, 3}, {1, 1, 0, 3});
+  add_sinks({.causal = true,
+             .score_cap = 1.5,
+             .document_starts = starts({{2}, {}}, 4),
+             .alibi_slopes = {0.5, 0.25},
+             .dropout_p = 0.4,
+             .dropout_source = key},
+            {2, 2, 4, 2}, {2, 1, 4, 2});
+  add_large(with_sinks({.causal = true}),
+            {randn({2, 4, 70, 64}), randn({2, 2, 70, 64}), randn({2, 2, 70, 64}), randn({4})});
   add([](const Tensor& x) { return scaled_dot_product_attention(x, x, x, {.causal = true}); },
       {randn({1, 2, 3, 2})});
   add_large(with({.causal = true}),
@@ -85,6 +119,11 @@ OP_SAMPLES(scaled_dot_product_attention) {
                        {randn(s), randn(s), randn(s)}, "int32");
   add_wrong({.alibi_slopes = {1, 2}}, s, s, s, "2 slopes for 1 heads");
   add_wrong({.scale = 0, .alibi_slopes = {1}}, s, s, s, "scale of 0");
+  add_error<ValueError>(with_sinks({}), {randn(s), randn(s), randn(s), randn({2})},
+                        "sinks must be [1], got [2]");
+  add_error<TypeError>(with_sinks({}), {randn(s), randn(s), randn(s), integers({1}, 3)},
+                       "sinks must be floating");
+  add_wrong({.score_cap = -1}, s, s, s, "score_cap");
   add_wrong({.window_left = -1}, s, s, s, "window_left");
   add_wrong({.q_offset = -1}, s, s, s, "q_offset");
   add_wrong({.dropout_p = 1.0}, s, s, s, "dropout_p");
@@ -152,7 +191,10 @@ OP_SAMPLES(cached_attention) {
   add_shape({3}, {.window_left = 1}, {1, 2, 2, 4}, {1, 2, 8, 4});
   add_shape({9}, {.window_left = 2, .ring = true}, {1, 2, 2, 4}, {1, 2, 5, 4});
   add_shape({3}, {.scale = 0.3, .alibi_slopes = {0.5, 0.25}}, {1, 2, 2, 4}, {1, 1, 6, 4});
+  add_shape({3}, {.score_cap = 0.7, .alibi_slopes = {0.5, 0.25}}, {1, 2, 2, 4}, {1, 1, 6, 4});
   add_shape({1}, {}, {1, 1, 70, 4}, {1, 1, 72, 4});  // many queries
+  add_shape({3}, {.sinks = tensor<double>({0.5, -1}, {2})}, {1, 2, 2, 4}, {1, 1, 6, 4});
+  add_shape({1}, {.score_cap = 0.7}, {1, 1, 70, 4}, {1, 1, 72, 4});
   add_shape({}, {}, {0, 2, 1, 4}, {0, 2, 7, 4});
   add_large(at({700, 300, 999}, {}),
             {randn({3, 8, 4, 64}), randn({3, 2, 1003, 64}), randn({3, 2, 1003, 64})})
@@ -173,6 +215,8 @@ OP_SAMPLES(cached_attention) {
   wrong({0}, {.window_left = -1}, q, kv, "window_left must not");
   wrong({0}, {.ring = true}, q, kv, "a ring needs window_left");
   wrong({0}, {.window_left = 5, .ring = true}, q, kv, "a ring needs window_left");
+  wrong({0}, {.sinks = zeros({3})}, q, kv, "sinks must be [2], got [3]");
+  wrong({0}, {.score_cap = -1}, q, kv, "score_cap must be a finite number");
   wrong({0}, {.scale = 0.0}, q, kv, "the scale must not be 0");
   wrong({0}, {.alibi_slopes = {0.5}}, q, kv, "1 slopes for 2 heads");
   wrong({0}, {}, {1, 3, 1, 4}, kv, "must divide the 3 heads");

@@ -1,4 +1,6 @@
 // Samples of losses and of the embedding.
+#include <utility>
+
 #include "autograd/ops/embedding.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/shape_ops.h"
@@ -13,6 +15,17 @@ namespace {
 auto linear_cross_entropy_with(const CrossEntropyOptions& loss, int64_t chunk_rows) {
   return [=](const Tensor& hidden, const Tensor& weight, const Tensor& labels) {
     return linear_cross_entropy(hidden, weight, labels, {.loss = loss, .chunk_rows = chunk_rows});
+  };
+}
+
+// Of logits that are scaled and bounded before the loss sees them.
+auto linear_cross_entropy_of(Reduction reduction, double scale, double cap) {
+  return [=](const Tensor& hidden, const Tensor& weight, const Tensor& labels) {
+    return linear_cross_entropy(hidden, weight, labels,
+                                {.loss = {.reduction = reduction},
+                                 .chunk_rows = 2,
+                                 .logit_scale = scale,
+                                 .logit_cap = cap});
   };
 }
 
@@ -37,6 +50,12 @@ OP_SAMPLES(linear_cross_entropy) {
             {randn({150, 64}), randn({300, 64}), integers({150}, 300)})
       .rounds(2, 8)  // of logits up to 30 the rounding is a larger part of their exponential
       .threads_may_round();
+  for (const auto& [scale, cap] : {std::pair{0.25, 0.0}, {1.0, 1.5}, {-2.0, 0.7}}) {
+    add(linear_cross_entropy_of(Reduction::kNone, scale, cap),
+        {randn({5, 3}), randn({4, 3}), integers({5}, 4)});
+  }
+  add_error<ValueError>(linear_cross_entropy_of(Reduction::kNone, 1, -1),
+                        {randn({3, 4}), randn({5, 4}), integers({3}, 5)}, "logit_cap");
   add_error<ValueError>(linear_cross_entropy_with({}, 0),
                         {randn({3, 4}), randn({5, 4}), integers({3}, 5)}, "chunk_rows");
   add_error<ValueError>(fn, {randn({3, 4}), randn({5, 3}), integers({3}, 5)}, "[5, 3]");
@@ -57,6 +76,12 @@ OP_SAMPLES(linear_cross_entropy_sum) {
     const CrossEntropyOptions all = {
         .ignore_index = 2, .reduction = reduction, .label_smoothing = 0.2, .valid_vocab = 4};
     add(linear_cross_entropy_with(all, 4), {randn({2, 3, 4}), randn({6, 4}), integers({2, 3}, 4)});
+  }
+  for (const auto& [scale, cap] : {std::pair{0.25, 0.0}, {1.0, 1.5}, {-2.0, 0.7}}) {
+    for (const Reduction reduction : {Reduction::kSum, Reduction::kMean}) {
+      add(linear_cross_entropy_of(reduction, scale, cap),
+          {randn({5, 3}), randn({4, 3}), integers({5}, 4)});
+    }
   }
   const auto fn = linear_cross_entropy_with({.reduction = Reduction::kSum}, 2);
   add(fn, {randn({3, 4}), randn({5, 4}), integers({3}, 5)}).differentiable({0});

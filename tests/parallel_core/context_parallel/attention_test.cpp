@@ -32,7 +32,7 @@ struct Sizes {
 };
 
 struct Outcome {
-  Tensor out, dq, dk, dv;
+  Tensor out, dq, dk, dv, dsinks;
 };
 
 // The mask of the rank's queries, where there is one.
@@ -57,12 +57,23 @@ Outcome run(const Sizes& s,
   const Tensor q = own(s.heads, 1);
   const Tensor k = own(s.groups, 2);
   const Tensor v = own(s.groups, 3);
-  const AttentionOptions mine = own_options(options, layout);
+  AttentionOptions mine = own_options(options, layout);
+  TensorList inputs = {q, k, v};
+  if (mine.sinks.defined()) {
+    mine.sinks = mine.sinks.detach().set_requires_grad();
+    inputs.push_back(mine.sinks);
+  }
   const Tensor out = fused ? context_parallel_attention(q, k, v, mine, layout)
                            : composed_context_parallel_attention(q, k, v, mine, layout);
-  const TensorList d = grad(out, {q, k, v}, own(s.heads, 77).detach());
+  const TensorList d = grad(out, inputs, own(s.heads, 77).detach());
+  // The ranks share the sinks: the sum of their gradients is the whole one.
+  Tensor dsinks = mine.sinks.defined() ? d[3] : zeros({1});
+  if (mine.sinks.defined() && layout.size > 1) {
+    dsinks = dsinks.contiguous();
+    layout.group->all_reduce(dsinks);
+  }
   const auto whole = [&](const Tensor& t) { return gather_chunks(t.detach(), 2, layout); };
-  return {whole(out), whole(d[0]), whole(d[1]), whole(d[2])};
+  return {whole(out), whole(d[0]), whole(d[1]), whole(d[2]), dsinks};
 }
 
 struct Case {
@@ -79,6 +90,7 @@ std::vector<Case> cases(const Sizes& s) {
   }
   const Tensor starts = document_starts(documents, s.length);
   Tensor shared_mask = mask.slice(0, 0, 1).contiguous();
+  const Tensor sinks = input({s.heads}, 9, kFloat32);
   return {{"causal", {.causal = true}},
           {"window", {.causal = true, .window_left = 9}},
           {"narrow_window", {.causal = true, .window_left = 0}},
@@ -93,12 +105,17 @@ std::vector<Case> cases(const Sizes& s) {
           {"padding", {.causal = true, .mask = mask.slice(2, 0, 1)}},
           {"documents", {.causal = true, .document_starts = starts}},
           {"alibi", {.causal = true, .alibi_slopes = alibi_slopes(s.heads)}},
+          {"cap", {.causal = true, .score_cap = 0.6}},
+          {"sinks", {.causal = true, .sinks = sinks}},
+          {"sinks_and_window", {.causal = true, .window_left = 5, .score_cap = 1, .sinks = sinks}},
           {"everything",
            {.causal = true,
             .window_left = 20,
+            .score_cap = 1.2,
             .mask = mask,
             .document_starts = starts,
             .alibi_slopes = alibi_slopes(s.heads),
+            .sinks = sinks,
             .dropout_p = 0.3,
             .dropout_source = RandomKey{5, 6, 0},
             .dropout_place = place}}};
@@ -122,12 +139,14 @@ TEST_P(ContextParallelAttention, IsThatOfOneRank) {
           EXPECT_LE(distance(found.dq, expected.dq, 1e-2), bound);
           EXPECT_LE(distance(found.dk, expected.dk, 1e-2), bound);
           EXPECT_LE(distance(found.dv, expected.dv, 1e-2), bound);
+          EXPECT_LE(distance(found.dsinks, expected.dsinks, 1e-2), std::max(bound, 1e-6));
           const Outcome composed = run(sizes, dtype, c.options, layout, /*fused=*/false);
           const double loose = dtype == kBFloat16 ? 5e-2 : 2 * bound;
           EXPECT_LE(distance(composed.out, expected.out), loose);
           EXPECT_LE(distance(composed.dq, expected.dq, 1e-2), loose);
           EXPECT_LE(distance(composed.dk, expected.dk, 1e-2), loose);
           EXPECT_LE(distance(composed.dv, expected.dv, 1e-2), loose);
+          EXPECT_LE(distance(composed.dsinks, expected.dsinks, 1e-2), std::max(loose, 1e-6));
         });
       }
     }
@@ -260,6 +279,7 @@ TEST(ContextParallelAttention, SaysWhatDoesNotFit) {
     EXPECT_THROW(call(q, k, {.mask = full({1, 1, 6, 6}, 1, kBool)}), ValueError);
     EXPECT_THROW(call(q, k, {.mask = full({1, 4, 6, 12}, 1, kBool)}), ValueError);
     EXPECT_THROW(call(q, k, {.dropout_p = 0.5, .dropout_source = RandomKey{1, 2, 0}}), ValueError);
+    EXPECT_THROW(call(q, k, {.sinks = zeros({2})}), ValueError);
     EXPECT_THROW(own_chunks(zeros({1, 6}), 1, layout), ValueError);
   });
 }
