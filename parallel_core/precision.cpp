@@ -3,6 +3,7 @@
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/matmul.h"
 #include "autograd/ops/transformer/quantized_matrix.h"
+#include "autograd/tensor/dtype.h"
 
 namespace tapestry {
 
@@ -52,6 +53,10 @@ Tensor rounded_weight(const nn::Parameter& weight, const Precision& precision) {
 
 Tensor add_bias(const Tensor& x, const Tensor& bias) {
   return bias.defined() ? (x + bias).to(x.dtype()) : x;
+}
+
+Tensor float_or_wider(const Tensor& x) {
+  return size_of(x.dtype()) < size_of(kFloat32) ? x.to(kFloat32) : x;
 }
 
 }  // namespace tapestry

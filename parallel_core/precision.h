@@ -48,6 +48,9 @@ inline void append_observed(TensorList& out, const OutputAndBias& value) {
 /// dtype.
 Tensor rounded_weight(const nn::Parameter& weight, const Precision& precision);
 
+/// 16-bit values as float32; others as they are.
+Tensor float_or_wider(const Tensor& x);
+
 /// x + bias in x's dtype, rounded once; x itself if bias is undefined.
 Tensor add_bias(const Tensor& x, const Tensor& bias);
 

@@ -132,6 +132,7 @@ bool Checklist::has_text(const ChecklistSide& side, const char* key, const char*
 
 bool Checklist::says_something(Where where) const {
   constexpr const char* kPositions = "model_config.position_embedding_type";
+  constexpr const char* kRopeType = "model_config.rotary_config.rope_type";
   const auto either = [&](const char* key, const char* text) {
     return has_text(ours_, key, text) || has_text(other_, key, text);
   };
@@ -140,8 +141,8 @@ bool Checklist::says_something(Where where) const {
       return has_experts(ours_) || has_experts(other_);
     case Where::kRotary:
       return either(kPositions, "rope");
-    case Where::kLlama3:
-      return either("model_config.rotary_config.rope_type", "llama3");
+    case Where::kScaled:
+      return !has_text(ours_, kRopeType, "default") || !has_text(other_, kRopeType, "default");
     case Where::kLearned:
       return either(kPositions, "learned_absolute");
     case Where::kLossScale:

@@ -21,7 +21,7 @@ enum class Where : uint8_t {
   kAlways,
   kExperts,   ///< one of the two has experts
   kRotary,    ///< one of the two turns queries and keys
-  kLlama3,    ///< one of the two divides the rotation's low frequencies
+  kScaled,    ///< one of the two turns other than by the plain series of frequencies
   kLearned,   ///< one of the two has a table of positions
   kLossScale  ///< one of the two computes in float16
 };

@@ -1,6 +1,7 @@
 // Prints what the documentation has from the program itself:
 //   config_doc > docs/configuration.md
 //   config_doc --models    the table of models between the marks in docs/models.md
+//   config_doc --families > docs/families.md
 #include <iostream>
 #include <string_view>
 
@@ -14,12 +15,16 @@ int main(int argc, char** argv) {
       std::cout << tapestry::architectures::families_markdown() << std::flush;
       return std::cout ? 0 : 1;
     }
+    if (argc == 2 && word == "--families") {
+      std::cout << tapestry::architectures::families_page() << std::flush;
+      return std::cout ? 0 : 1;
+    }
     const bool help = argc == 2 && (word == "-h" || word == "--help");
     (help ? std::cout : std::cerr)
-        << (help ? "" : "config_doc: takes no options but --models\n")
-        << "Usage: config_doc [--models] > docs/configuration.md\nPrints the documentation of all "
-           "keys; with "
-           "--models the table of models that are read and written.\n";
+        << (help ? "" : "config_doc: takes no options but --models and --families\n")
+        << "Usage: config_doc [--models | --families] > docs/configuration.md\n"
+           "Prints the documentation of all keys; with --models the table of models that are read\n"
+           "and written, with --families what is read of each.\n";
     return help ? 0 : 2;
   }
   std::cout << tapestry::render_configuration_markdown() << std::flush;

@@ -44,7 +44,7 @@ po::options_description export_options() {
       "a LoRA adapter, PEFT's folder or a run's: by itself, for PEFT (hf) or llama.cpp's --lora "
       "(gguf). Its base is --checkpoint; left out: where the adapter says")(
       "merge", po::bool_switch(), "write one model of base and adapter")(
-      "grow_vocab", po::bool_switch(),
+      "resize_embeddings", po::bool_switch(),
       "give the model a row for each id that its tokenizer has beyond the rows of its table; a new "
       "row is the mean of the others")(
       "to", text("FORM"), "hf: a folder for the transformers library; gguf: a file for llama.cpp")(
@@ -77,7 +77,7 @@ struct Request {
   std::string checkpoint;
   std::string adapter;
   bool to_gguf = false;
-  bool grow_vocab = false;
+  bool resize_embeddings = false;
   std::string type;
   std::string output;
   std::string name;
@@ -96,7 +96,7 @@ void export_model(const Request& request, tapestry::ExportSource source) {
     say(kProgram, concat("exports ", source.folder));
   }
   tapestry::verify_weights(source.folder, /*checksums=*/true, *tapestry::single_process_group());
-  if (request.grow_vocab) {
+  if (request.resize_embeddings) {
     const int64_t added = tapestry::grow_vocabulary(source);
     say(kProgram, concat("the vocabulary has ", source.config.model_config.vocab_size, " rows, ",
                          added, " of them new"));
@@ -212,17 +212,17 @@ int run(int argc, char** argv) {
   const Request request{.checkpoint = given("checkpoint"),
                         .adapter = given("adapter"),
                         .to_gguf = to == "gguf",
-                        .grow_vocab = arguments["grow_vocab"].as<bool>(),
+                        .resize_embeddings = arguments["resize_embeddings"].as<bool>(),
                         .type = given("type"),
                         .output = given("output"),
                         .name = given("name"),
                         .max_shard_bytes = arguments["max_shard_size"].as<uint64_t>()};
   tapestry::check<tapestry::ValueError>(!merge || !request.adapter.empty(),
                                         "--merge is for --adapter");
-  tapestry::check<tapestry::ValueError>(
-      !request.grow_vocab || request.adapter.empty(),
-      "--grow_vocab is for a model: an adapter keeps the shapes of its base, and --merge makes a "
-      "model that can be grown");
+  tapestry::check<tapestry::ValueError>(!request.resize_embeddings || request.adapter.empty(),
+                                        "--resize_embeddings is for a model: an adapter keeps the "
+                                        "shapes of its base, and --merge makes a "
+                                        "model that can be grown");
   if (merge) {
     export_merged(request);
   } else if (!request.adapter.empty()) {

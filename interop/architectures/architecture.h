@@ -21,18 +21,29 @@ struct NamePair {
 };
 
 /// Names of tensors in safetensors, and how matrices lie there. Logical tensors of a layer that
-/// have the same name in the file are parts of one matrix: equally many rows of each, in the order
-/// of the table.
+/// have the same name in the file are parts of one matrix: the rows of each, in the order of the
+/// table, or with `grouped` those of each group of heads (queries, key, value), one group behind
+/// the other. Queries have so many times the rows of keys as there are heads to a group; other
+/// parts of one matrix have equally many.
 struct TensorNames {
   /// "model.": the attribute that holds all but the output layer. A model that was saved without
   /// its output layer has the names without it.
   std::string_view part;
-  std::string_view layers;            ///< "layers.", behind `part`
-  std::vector<NamePair> top;          ///< behind `part`
-  std::vector<NamePair> layer;        ///< behind "layers.I."
-  std::string_view experts = {};      ///< "mlp.experts.", behind "layers.I."; "E." follows
-  std::vector<NamePair> expert = {};  ///< behind that
-  bool transposed = false;            ///< matrices of layers are [in, out]
+  std::string_view layers;             ///< "layers.", behind `part`
+  std::string_view head = "lm_head.";  ///< of the output layer; not behind `part`
+  std::vector<NamePair> top;           ///< behind `part`
+  std::vector<NamePair> layer;         ///< behind "layers.I."
+  std::string_view experts = {};       ///< "mlp.experts.", behind "layers.I."; "E." follows
+  std::vector<NamePair> expert = {};   ///< behind that
+  /// The same matrix of all experts of a layer lies in one tensor [E, in, out], its bias in one
+  /// [E, out]; `expert` has whole names, of which those of two logical ones are alike: then the
+  /// columns of both alternate.
+  bool stacked = false;
+  bool transposed = false;  ///< matrices of layers are [in, out]
+  bool grouped = false;     ///< of the matrix that queries, keys and values share
+  /// Layers behind the model's own may be in a file and are passed over: they are for training on
+  /// several tokens ahead.
+  bool more_layers = false;
   std::vector<std::string_view> constants = {};  ///< ends of names that are no weights
 };
 
@@ -42,6 +53,13 @@ struct Objection {
   std::string value;   ///< as YAML
   std::string advice;  ///< "use swiglu"
   bool operator==(const Objection&) const = default;
+};
+
+/// What a rule says, for docs/families.md; Markdown, empty where there is nothing to say.
+struct RuleText {
+  std::string always;   ///< "`normalization: RMSNorm`"
+  std::string read;     ///< "`rms_norm_eps`"
+  std::string refused;  ///< "`use_bidirectional_attention`: attention to later tokens"
 };
 
 /// One statement on the models of a family.
@@ -57,21 +75,28 @@ class Rule {
   virtual void write(const AllConfig& /*config*/, hf::Json& /*json*/) const {}
   /// What of the configuration a model of the family cannot have.
   virtual void object(const AllConfig& /*config*/, std::vector<Objection>& /*out*/) const {}
+  /// Keys that it decides. Those of a model's form that no rule of a family decides have their
+  /// defaults in all its models (completed()).
+  virtual std::vector<std::string> keys() const { return {}; }
+  virtual RuleText text() const { return {}; }
 };
 using Rules = std::vector<std::shared_ptr<const Rule>>;
 
-/// A key of a GGUF file, behind "ARCHITECTURE.", and the key of model_config that it is.
+/// A key of a GGUF file, behind "ARCHITECTURE.", and the key of model_config or moe_config that it
+/// is, or what is made of the configuration.
 struct GgufKey {
   std::string_view key;
-  std::string_view ours;
+  std::string_view ours = {};
+  config::Value (*made)(const AllConfig& config) = nullptr;
 };
 
 /// What llama.cpp calls a family's models. Tensors that are not in a model are passed over; logical
-/// ones that have the same name are joined.
+/// ones that have the same name are joined. Gains that are stored less 1 get it back.
 struct GgufTables {
   std::string_view architecture;
   std::vector<NamePair> top;
-  std::vector<NamePair> layer;  ///< behind "layers.I." and "blk.I."
+  std::vector<NamePair> layer;        ///< behind "layers.I." and "blk.I."
+  std::vector<NamePair> expert = {};  ///< the same of "moe.experts.E.": all experts in one tensor
   /// Integers as 32 bits, numbers as float32.
   std::vector<GgufKey> keys;
   /// Rows of q and k are permuted, as llama.cpp turns channels (2j, 2j + 1) of this architecture.
@@ -85,6 +110,8 @@ struct GgufTables {
 struct Architecture {
   std::string_view model_type;
   std::string_view title;  ///< for readers: "Llama 1 to 3"
+  /// A configuration that names no family (hf_model_type) is of this one if this one can say it.
+  bool implied = false;
   /// Values of `architectures`; the first is written, the others are read as well.
   std::vector<std::string_view> classes;
   TokenIds token_ids = {};  ///< where config.json leaves them out

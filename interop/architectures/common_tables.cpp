@@ -1,8 +1,98 @@
 #include "interop/architectures/common_tables.h"
 
+#include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <utility>
 
+#include "interop/architectures/rules.h"
+
 namespace tapestry::architectures {
+
+namespace {
+
+// As the layer that turns them counts.
+Value turned_channels(const AllConfig& config) {
+  const TransformerConfig& c = config.model_config;
+  return static_cast<int64_t>(static_cast<double>(c.kv_channels.value()) *
+                              c.rotary_config.rotary_percent);
+}
+
+Value expert_width_of(const AllConfig& config) {
+  TransformerConfig model = config.model_config;
+  model.moe = config.moe_config;
+  return moe_ffn_hidden_size(model);
+}
+Value shared_experts_of(const AllConfig& config) {
+  return config.moe_config.moe_shared_expert_intermediate_size.value_or(0) /
+         std::max<int64_t>(1, expert_width_of(config).as<int64_t>());
+}
+Value sigmoid_gating(const AllConfig& /*config*/) {
+  return int64_t{2};  // LLAMA_EXPERT_GATING_FUNC_TYPE_SIGMOID
+}
+Value expert_groups_of(const AllConfig& config) {
+  return config.moe_config.moe_router_num_groups.value_or(1);
+}
+Value chosen_groups_of(const AllConfig& config) {
+  return config.moe_config.moe_router_group_topk.value_or(1);
+}
+Value normalises_gates(const AllConfig& config) {
+  return config.moe_config.norm_topk_prob.value_or(true);
+}
+
+Value window_of_tokens(const AllConfig& config) {
+  const auto& window = config.model_config.window_size;
+  return window ? window->front() + 1 : int64_t{0};
+}
+
+class UsualScale final : public Rule {
+ public:
+  void object(const AllConfig& config, std::vector<Objection>& out) const override {
+    TransformerConfig usual = config.model_config;
+    usual.attention_scale.reset();
+    if (std::abs(attention_scale(config.model_config) / attention_scale(usual) - 1) > 1e-7) {
+      object_unless(config, "attention_scale", Value(), out,
+                    "llama.cpp divides scores by the root of a head's size: leave it out");
+    }
+  }
+};
+
+class WindowPeriod final : public Rule {
+ public:
+  explicit WindowPeriod(int64_t period) : period_(period) {}
+  void object(const AllConfig& config, std::vector<Objection>& out) const override {
+    const TransformerConfig& c = config.model_config;
+    for (int64_t layer = 0; layer < c.num_layers; ++layer) {
+      if (has_window(c, layer) != ((layer + 1) % period_ != 0)) {
+        out.push_back({"model_config.layer_types", to_yaml(value_of(config, "layer_types")),
+                       concat("llama.cpp has a window in all but every ", period_,
+                              "-th layer: use sliding_window_pattern: ", period_)});
+        return;
+      }
+    }
+  }
+
+ private:
+  int64_t period_;
+};
+
+class NoDenseLayers final : public Rule {
+ public:
+  void object(const AllConfig& config, std::vector<Objection>& out) const override {
+    TransformerConfig model = config.model_config;
+    model.moe = config.moe_config;
+    for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+      if (!is_moe_layer(model, layer)) {
+        out.push_back({"moe_config.moe_layer_freq",
+                       to_yaml(value_of(config, "moe_config.moe_layer_freq")),
+                       "llama.cpp wants experts in every layer: use [1]"});
+        return;
+      }
+    }
+  }
+};
+
+}  // namespace
 
 const TensorNames& llama_names() {
   static const TensorNames names = llama_names_with({}, {}, {});
@@ -29,7 +119,13 @@ TensorNames llama_names_with(std::vector<NamePair> more,
       {"attention.k_norm.", "self_attn.k_norm."}, {"ffn_norm.", "post_attention_layernorm."},
       {"feed_forward.w_gate.", "mlp.gate_proj."}, {"feed_forward.w_up.", "mlp.up_proj."},
       {"feed_forward.w_down.", "mlp.down_proj."}};
-  names.layer.insert(names.layer.end(), layer.begin(), layer.end());
+  const std::vector<NamePair> own = names.layer;
+  std::copy_if(layer.begin(), layer.end(), std::back_inserter(names.layer),
+               [&](const NamePair& row) {
+                 return std::none_of(own.begin(), own.end(), [&](const NamePair& other) {
+                   return other.logical == row.logical || other.file == row.file;
+                 });
+               });
   return names;
 }
 
@@ -56,12 +152,98 @@ GgufTables llama_gguf(std::string_view architecture) {
                              GgufKey{"attention.layer_norm_rms_epsilon", "norm_epsilon"},
                              GgufKey{"attention.key_length", "kv_channels"},
                              GgufKey{"attention.value_length", "kv_channels"},
-                             GgufKey{"rope.dimension_count", "kv_channels"},
+                             GgufKey{.key = "rope.dimension_count", .made = turned_channels},
                              GgufKey{"rope.freq_base", "rotary_config.rotary_base"}}) {
     gguf.keys.push_back(key);
   }
   return gguf;
 }
+
+GgufTables llama_gguf_without_gate(std::string_view architecture) {
+  GgufTables gguf = llama_gguf(architecture);
+  std::erase_if(gguf.layer, [](const NamePair& row) { return row.file == "ffn_gate."; });
+  return gguf;
+}
+
+void use_layer_norm(GgufTables& gguf) {
+  for (GgufKey& key : gguf.keys) {
+    if (key.ours == "norm_epsilon") {
+      key.key = "attention.layer_norm_epsilon";
+    }
+  }
+}
+
+void rename(GgufTables& gguf, std::string_view logical, std::string_view file) {
+  for (NamePair& row : gguf.layer) {
+    if (row.logical == logical) {
+      row.file = file;
+    }
+  }
+}
+
+void add_window(GgufTables& gguf) {
+  gguf.keys.push_back({.key = "attention.sliding_window", .made = window_of_tokens});
+}
+
+void add_norms_of_outputs(GgufTables& gguf) {
+  gguf.layer.push_back({"attention_post_norm.", "post_attention_norm."});
+  gguf.layer.push_back({"ffn_post_norm.", "post_ffw_norm."});
+}
+
+void join_heads(GgufTables& gguf) {
+  for (const char* part : {"attention.wq.", "attention.wk.", "attention.wv."}) {
+    rename(gguf, part, "attn_qkv.");
+  }
+}
+
+void add_experts(GgufTables& gguf) {
+  gguf.layer.push_back({"moe.router.", "ffn_gate_inp."});
+  gguf.expert = {
+      {"w_gate.", "ffn_gate_exps."}, {"w_up.", "ffn_up_exps."}, {"w_down.", "ffn_down_exps."}};
+  for (const GgufKey& key :
+       {GgufKey{"expert_count", "moe_config.num_experts"},
+        GgufKey{"expert_used_count", "moe_config.moe_router_topk"},
+        GgufKey{.key = "expert_feed_forward_length", .made = expert_width_of}}) {
+    gguf.keys.push_back(key);
+  }
+}
+
+void add_sigmoid_experts(GgufTables& gguf) {
+  add_experts(gguf);
+  for (const NamePair& row : {NamePair{"moe.router.expert_bias", "exp_probs_b.bias"},
+                              NamePair{"moe.shared_expert.w_gate.", "ffn_gate_shexp."},
+                              NamePair{"moe.shared_expert.w_up.", "ffn_up_shexp."},
+                              NamePair{"moe.shared_expert.w_down.", "ffn_down_shexp."}}) {
+    gguf.layer.push_back(row);
+  }
+  for (const GgufKey& key :
+       {GgufKey{"leading_dense_block_count", "moe_config.first_k_dense_replace"},
+        GgufKey{.key = "expert_shared_count", .made = shared_experts_of},
+        GgufKey{.key = "expert_gating_func", .made = sigmoid_gating},
+        GgufKey{.key = "expert_group_count", .made = expert_groups_of},
+        GgufKey{.key = "expert_group_used_count", .made = chosen_groups_of},
+        GgufKey{"expert_weights_scale", "moe_config.moe_router_topk_scaling_factor"},
+        GgufKey{.key = "expert_weights_norm", .made = normalises_gates}}) {
+    gguf.keys.push_back(key);
+  }
+}
+
+Rules no_window_in_gguf() {
+  return {only("window_size", Value(), "windows cannot be said: leave it out")};
+}
+Rules no_scaling_in_gguf() { return {only("rotary_config.rope_type", "default", "use default")}; }
+Rules no_output_bias_in_gguf() {
+  return {only("out_proj_has_bias", false, "use False"), only("mlp_has_bias", false, "use False")};
+}
+
+Rules usual_scale_in_gguf() { return {std::make_shared<UsualScale>()}; }
+Rules windows_in_gguf(int64_t period) { return {std::make_shared<WindowPeriod>(period)}; }
+Rules own_head_in_gguf() {
+  return {only("untie_embeddings_and_output_weights", true,
+               "llama.cpp wants a matrix of its own: use True")};
+}
+
+Rules no_dense_layers_in_gguf() { return {std::make_shared<NoDenseLayers>()}; }
 
 std::vector<GgufKey> common_gguf_keys() {
   return {{"block_count", "num_layers"},

@@ -10,13 +10,44 @@ namespace tapestry::architectures {
 
 /// "model.layers.0.self_attn.q_proj.weight", ...: of Llama and those that were made after it.
 const TensorNames& llama_names();
-/// What of Llama's names all layers have, and `more` before it, which counts first.
+/// `more`, and what of Llama's names all layers have that is neither the name nor the tensor of one
+/// of its rows.
 TensorNames llama_names_with(std::vector<NamePair> more,
                              std::string_view experts,
                              std::vector<NamePair> expert);
 
 /// The GGUF form of a Llama, as the architecture of that name.
 GgufTables llama_gguf(std::string_view architecture);
+
+/// The same without the MLP's gate.
+GgufTables llama_gguf_without_gate(std::string_view architecture);
+/// The same with LayerNorm.
+void use_layer_norm(GgufTables& gguf);
+/// Another name for a row of `layer`.
+void rename(GgufTables& gguf, std::string_view logical, std::string_view file);
+/// Router and experts, and the sizes of both.
+void add_experts(GgufTables& gguf);
+/// The same of sigmoid gates, with shared experts and leading dense layers.
+void add_sigmoid_experts(GgufTables& gguf);
+/// attention.sliding_window, of the tokens with the query's own; 0 without a window.
+void add_window(GgufTables& gguf);
+/// Norms of the blocks' outputs: beside those of their inputs, or in place of them.
+void add_norms_of_outputs(GgufTables& gguf);
+/// Queries, keys and values in one tensor.
+void join_heads(GgufTables& gguf);
+
+/// Limits that many architectures have: no window, no scaling of the rotation, no biases in the
+/// output projection or the MLP.
+Rules no_window_in_gguf();
+Rules no_scaling_in_gguf();
+Rules no_output_bias_in_gguf();
+Rules no_dense_layers_in_gguf();
+/// Scores are divided by the root of a head's size.
+Rules usual_scale_in_gguf();
+/// All but every `period`-th layer have the window.
+Rules windows_in_gguf(int64_t period);
+/// A matrix of its own makes logits.
+Rules own_head_in_gguf();
 
 /// Keys of every architecture.
 std::vector<GgufKey> common_gguf_keys();

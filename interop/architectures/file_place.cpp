@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -22,13 +23,21 @@ using Names = std::pair<std::string_view, std::string_view>;  // logical, file
 constexpr int64_t kFused = 3;  // queries, keys and values
 constexpr std::string_view kExpertStem = "moe.experts.";
 
-constexpr std::array<Names, 4> kModulesTop = {
-    {{"tok_embeddings.", "language_model.embedding.word_embeddings."},
+constexpr std::array<Names, 5> kModulesTop = {
+    {{"embedding_norm.", "language_model.embedding.norm."},
+     {"tok_embeddings.", "language_model.embedding.word_embeddings."},
      {"pos_embeddings.weight", "language_model.embedding.position_embeddings.embedding_table"},
      {"final_norm.", "language_model.encoder.final_norm."},
      {"lm_head.", "language_model.output_layer."}}};
 // Behind "layers.I." and "language_model.encoder.layers.I.".
-constexpr std::array<Names, 12> kModulesLayer = {{{"attention_norm.", "input_norm."},
+constexpr std::array<Names, 19> kModulesLayer = {{{"attention.sinks.weight", "attention.sinks"},
+                                                  {"attention.wq_a.", "attention.q_a_proj."},
+                                                  {"attention.wq_b.", "attention.q_b_proj."},
+                                                  {"attention.wkv_a.", "attention.kv_a_proj."},
+                                                  {"attention.wkv_b.", "attention.kv_b_proj."},
+                                                  {"feed_forward.alpha_p.weight", "mlp.alpha_p"},
+                                                  {"feed_forward.alpha_n.weight", "mlp.alpha_n"},
+                                                  {"attention_norm.", "input_norm."},
                                                   {"attention_post_norm.", "attn_post_norm."},
                                                   {"attention.wq.", "attention.qkv_proj."},
                                                   {"attention.wk.", "attention.qkv_proj."},
@@ -120,12 +129,11 @@ std::optional<std::string> name_in_part(const TensorNames& names, std::string_vi
   }
   const auto expert = split_numbered(kExpertStem, layer->rest);
   const auto rest = expert ? with_prefix_of(names.expert, expert->rest) : std::nullopt;
-  return rest ? std::optional(
-                    concat(names.layers, layer->number, names.experts, expert->number, *rest))
+  const std::string_view number = expert && !names.stacked ? expert->number : std::string_view();
+  return rest ? std::optional(concat(names.layers, layer->number, names.experts, number, *rest))
               : std::nullopt;
 }
 
-// The output layer has the same name everywhere, which is the logical one.
 std::optional<std::string> name_in(const NameScheme& scheme, std::string_view logical) {
   if (scheme == NameScheme::kModules) {
     return name_by(kModulesTop, kModulesLayer, "language_model.encoder.layers.", logical);
@@ -135,6 +143,10 @@ std::optional<std::string> name_in(const NameScheme& scheme, std::string_view lo
   }
   if (scheme.table() == nullptr) {
     return std::nullopt;
+  }
+  constexpr std::string_view kHead = "lm_head.";
+  if (logical.starts_with(kHead)) {
+    return concat(scheme.table()->head, logical.substr(kHead.size()));
   }
   const auto name = name_in_part(*scheme.table(), logical);
   return name ? std::optional(concat(scheme.bare() ? "" : scheme.part(), *name)) : std::nullopt;
@@ -152,43 +164,156 @@ std::optional<int64_t> fused_part(std::string_view logical) {
   return std::nullopt;
 }
 
-// Which of the logical tensors of a layer that share a file's tensor this one is, and how many they
-// are.
-std::pair<int64_t, int64_t> part_of_shared(const TensorNames& names, std::string_view logical) {
+// Where a logical tensor is in one that it shares, in the rows of the smallest part.
+struct SharedPart {
+  int64_t first = 0;
+  int64_t own = 1;
+  int64_t all = 1;
+};
+
+SharedPart part_of_shared(const FileNames& names, std::string_view logical) {
+  const std::vector<NamePair>& table = names.scheme.table()->layer;
   const auto layer = split_layer_name(logical);
-  const auto own = std::find_if(names.layer.begin(), names.layer.end(), [&](const NamePair& pair) {
+  const auto own = std::find_if(table.begin(), table.end(), [&](const NamePair& pair) {
     return layer && layer->rest.starts_with(pair.logical);
   });
-  if (own == names.layer.end()) {
-    return {0, 1};
+  SharedPart part{.all = 0};
+  for (auto pair = table.begin(); own != table.end() && pair != table.end(); ++pair) {
+    if (pair->file == own->file) {
+      const int64_t rows = pair->logical == "attention.wq." ? names.heads_per_group : 1;
+      part.first += pair < own ? rows : 0;
+      part.own = pair == own ? rows : part.own;
+      part.all += rows;
+    }
   }
-  const auto shares = [&](const NamePair& pair) { return pair.file == own->file; };
-  return {std::count_if(names.layer.begin(), own, shares),
-          std::count_if(names.layer.begin(), names.layer.end(), shares)};
+  return part.all > part.own ? part : SharedPart();
 }
 
-FilePlace family_place(const TensorNames& names,
+// The rows of queries, keys and values of a group come together, then those of the next.
+void place_in_groups(const FileNames& names, const SharedPart& part, FilePlace& place) {
+  place.first = part.first * names.head_size;
+  place.block = part.own * names.head_size;
+  place.block_stride = part.all * names.head_size;
+  place.shape[0] = place.shape[0] / place.block * place.block_stride;
+}
+
+// A matrix, or the bias, of one of the experts that share a tensor; nothing for other tensors.
+std::optional<FilePlace> stacked_place(const FileNames& names,
+                                       const std::string& name,
+                                       std::string_view logical,
+                                       const Shape& shape) {
+  const TensorNames& table = *names.scheme.table();
+  const auto layer = split_layer_name(logical);
+  const auto expert = layer ? split_numbered(kExpertStem, layer->rest) : std::nullopt;
+  if (!table.stacked || !expert || shape.size() == 0) {
+    return std::nullopt;
+  }
+  int64_t number = 0;
+  std::from_chars(expert->number.data(), expert->number.data() + expert->number.size(), number);
+  int64_t parts = 0;  // that alternate
+  int64_t part = 0;
+  const auto own = std::find_if(table.expert.begin(), table.expert.end(), [&](const auto& pair) {
+    return expert->rest.starts_with(pair.logical);
+  });
+  for (const NamePair& pair : table.expert) {
+    part = &pair == &*own ? parts : part;
+    parts += pair.file == own->file ? 1 : 0;
+  }
+  const int64_t outputs = shape[0] * parts;
+  const bool matrix = shape.size() == 2;
+  const Shape whole =
+      matrix ? Shape{names.experts, shape[1], outputs} : Shape{names.experts, outputs};
+  return FilePlace{
+      .name = name,
+      .shape = whole,
+      .strides = FilePlace::Strides{number * whole.numel() / names.experts + part, parts, outputs}};
+}
+
+// The same where gates and the other half lie one below the other, [E, rows, columns].
+std::optional<FilePlace> packed_place(const FileNames& names,
+                                      std::string_view logical,
+                                      const Shape& shape) {
+  const NameScheme& scheme = names.scheme;
+  const auto layer = split_layer_name(logical);
+  const auto expert = layer ? split_numbered(kExpertStem, layer->rest) : std::nullopt;
+  if (!scheme.is_packed() || !expert || shape.size() != 2) {
+    return std::nullopt;
+  }
+  int64_t number = 0;
+  std::from_chars(expert->number.data(), expert->number.data() + expert->number.size(), number);
+  const TensorNames& table = *scheme.table();
+  const bool down = expert->rest.starts_with("w_down.");
+  const bool second = names.gated && expert->rest.starts_with("w_up.");
+  const int64_t rows = shape[0] * (!down && names.gated ? 2 : 1);
+  const std::string stem = concat(scheme.bare() ? "" : table.part, table.layers, layer->number);
+  return FilePlace{.name = concat(stem, table.experts, down ? "down_proj" : "gate_up_proj",
+                                  scheme.packed_ending()),
+                   .shape = {names.experts, rows, shape[1]},
+                   .strides = FilePlace::Strides{
+                       (number * rows + (second ? shape[0] : 0)) * shape[1], shape[1], 1}};
+}
+
+FilePlace family_place(const FileNames& names,
                        std::string name,
                        std::string_view logical,
                        const Shape& shape) {
+  if (const auto place = stacked_place(names, name, logical, shape)) {
+    return *place;
+  }
+  const TensorNames& table = *names.scheme.table();
   FilePlace place{.name = std::move(name), .shape = shape};
-  const auto [part, parts] = part_of_shared(names, logical);
-  if (parts > 1 && shape.size() > 0) {
-    place.first = part * shape[0];
-    place.shape[0] = parts * shape[0];
+  const SharedPart part = part_of_shared(names, logical);
+  if (part.all > part.own && shape.size() > 0) {
+    if (table.grouped && fused_part(logical)) {
+      place_in_groups(names, part, place);
+    } else {
+      const int64_t unit = shape[0] / part.own;
+      place.first = part.first * unit;
+      place.shape[0] = part.all * unit;
+    }
   }
   // Tables of tokens and positions are [out, in] everywhere.
-  place.transposed = names.transposed && shape.size() == 2 && logical.starts_with("layers.");
+  place.transposed = table.transposed && shape.size() == 2 && logical.starts_with("layers.");
   if (place.transposed) {
     std::swap(place.shape[0], place.shape[1]);
   }
   return place;
 }
 
-// The rows of queries, keys and values of a group come together, then those of the next; those of
-// w_gate come before those of w_up.
+// Which norm of a head by itself it is ("layers.0.attention.q_norm.3.weight"): all are rows of one
+// parameter there.
+struct HeadNorm {
+  std::string_view name;  // without the number
+  int64_t head = 0;
+  bool of_queries = false;
+};
+std::optional<HeadNorm> head_norm_of(std::string_view logical) {
+  for (const bool of_queries : {true, false}) {
+    const std::string_view stem = of_queries ? ".attention.q_norm." : ".attention.k_norm.";
+    const size_t at = logical.find(stem);
+    int64_t head = 0;
+    if (at != std::string_view::npos &&
+        std::from_chars(logical.data() + at + stem.size(), logical.data() + logical.size(), head)
+                .ec == std::errc()) {
+      return HeadNorm{logical.substr(0, at + stem.size()), head, of_queries};
+    }
+  }
+  return std::nullopt;
+}
+
+// Queries, keys and values are grouped; the rows of w_gate come before those of w_up.
 FilePlace modules_place(const FileNames& names, std::string_view logical, const Shape& shape) {
+  if (const auto norm = head_norm_of(logical); norm && shape.size() == 1) {
+    const int64_t heads = norm->of_queries ? names.heads : names.heads / names.heads_per_group;
+    return {.name = concat(*name_in(NameScheme::kModules, norm->name), "weight"),
+            .shape = {heads, shape[0]},
+            .strides = FilePlace::Strides{norm->head * shape[0], 1, 1}};
+  }
   std::string name = name_in(NameScheme::kModules, logical).value_or(std::string(logical));
+  constexpr std::string_view kFusedHeads = "attention.qkv_proj.";
+  if (const size_t at = name.find(kFusedHeads); names.latent && at != std::string::npos) {
+    name.replace(at, kFusedHeads.size(), "attention.q_proj.");
+  }
   if (names.layer_norm && name.find("norm.") != std::string::npos) {
     for (const auto& [ours, theirs] : {Names{".weight", ".gamma"}, Names{".bias", ".beta"}}) {
       if (name.ends_with(ours)) {
@@ -200,12 +325,13 @@ FilePlace modules_place(const FileNames& names, std::string_view logical, const 
   if (shape.size() == 0) {
     return place;
   }
-  if (const auto part = fused_part(logical)) {
-    const int64_t queries = names.heads_per_group * names.head_size;
-    place.block = *part == 0 ? queries : names.head_size;
-    place.block_stride = queries + 2 * names.head_size;
-    place.first = *part == 0 ? 0 : queries + (*part - 1) * names.head_size;
-    place.shape[0] = shape[0] / place.block * place.block_stride;
+  const auto part = names.latent ? std::nullopt : fused_part(logical);
+  if (part) {
+    const int64_t queries = names.heads_per_group;
+    const SharedPart shared{.first = *part == 0 ? 0 : queries + *part - 1,
+                            .own = *part == 0 ? queries : 1,
+                            .all = queries + 2};
+    place_in_groups(names, shared, place);
   } else if (names.gated && logical.find(".feed_forward.w_gate.") != std::string::npos) {
     place.shape[0] = 2 * shape[0];
   } else if (names.gated && logical.find(".feed_forward.w_up.") != std::string::npos) {
@@ -220,31 +346,62 @@ bool has_prefix(const std::set<std::string>& names, const std::string& prefix) {
   return found != names.end() && found->starts_with(prefix);
 }
 
-// The tables of all families, those of mixtures first: a mixture has the names of a dense model
-// too.
-std::vector<const TensorNames*> tables() {
-  std::vector<const TensorNames*> out;
-  for (const bool mixtures : {true, false}) {
-    for (const auto& family : architectures::all()) {
-      const TensorNames* names = family.names;
-      if (names->experts.empty() != mixtures &&
-          std::find(out.begin(), out.end(), names) == out.end()) {
-        out.push_back(names);
-      }
+// The different names of a file, with # for the numbers of layers and experts.
+std::set<std::string> without_numbers(const std::set<std::string>& names) {
+  std::set<std::string> out;
+  for (const std::string& name : names) {
+    std::string kind;
+    for (size_t begin = 0; begin <= name.size();) {
+      const size_t dot = std::min(name.find('.', begin), name.size());
+      const std::string_view word = std::string_view(name).substr(begin, dot - begin);
+      const bool number = !word.empty() && word.find_first_not_of("0123456789") == word.npos;
+      kind += concat(begin == 0 ? "" : ".", number ? "#" : word);
+      begin = dot + 1;
     }
+    out.insert(std::move(kind));
   }
   return out;
 }
 
-// Whether the names are those of a file of the family, with the part or without.
-std::optional<NameScheme> scheme_in(const TensorNames& table, const std::set<std::string>& names) {
-  const std::string stem = concat(".", table.experts);
-  const bool has_experts = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    return name.find(stem) != std::string::npos;
+// Whether the name is that of a row's weight or bias, or a whole row.
+bool is_in(const std::vector<NamePair>& table, std::string_view name) {
+  return std::any_of(table.begin(), table.end(), [&](const NamePair& pair) {
+    if (!name.starts_with(pair.file)) {
+      return false;
+    }
+    const std::string_view rest = name.substr(pair.file.size());
+    const bool is_numbered = rest.starts_with("#.");
+    return pair.file.ends_with('.')
+               ? rest == "weight" || rest == "bias" || (is_numbered && rest.substr(2) == "weight")
+               : rest.empty();
   });
-  if (!table.experts.empty() && !has_experts) {
-    return std::nullopt;
+}
+
+// Whether the table has a name behind the part, its numbers being #.
+bool is_known(const TensorNames& table, std::string_view name) {
+  constexpr std::string_view kNumber = "#.";
+  const auto follows = [&](std::string_view stem) {
+    const bool fits = name.starts_with(stem) && name.substr(stem.size()).starts_with(kNumber);
+    name.remove_prefix(fits ? stem.size() + kNumber.size() : 0);
+    return fits;
+  };
+  if (!follows(table.layers)) {
+    return is_in(table.top, name);
   }
+  const auto is_packed = [&] {
+    const bool has_experts = !table.experts.empty() && name.starts_with(table.experts);
+    const std::string_view rest = has_experts ? name.substr(table.experts.size()) : "";
+    return rest.starts_with("gate_up_proj") || rest.starts_with("down_proj");
+  };
+  return is_in(table.layer, name) || (!table.stacked && is_packed()) ||
+         (table.stacked && name.starts_with(table.experts) &&
+          is_in(table.expert, name.substr(table.experts.size()))) ||
+         (!table.experts.empty() && follows(table.experts) && is_in(table.expert, name));
+}
+
+// How the names of a file would be read by a family's table, with the part or without; nothing if
+// they have neither.
+std::optional<NameScheme> scheme_in(const TensorNames& table, const std::set<std::string>& names) {
   if (has_prefix(names, std::string(table.part))) {
     return NameScheme(&table);
   }
@@ -255,11 +412,14 @@ std::optional<NameScheme> scheme_in(const TensorNames& table, const std::set<std
 }  // namespace
 
 FileNames::FileNames(NameScheme of, const TransformerConfig& config)
-    : scheme(of), layer_norm(config.normalization == "LayerNorm") {
+    : scheme(of), layer_norm(config.normalization == "LayerNorm"), layers(config.num_layers) {
   const LayerWidths widths = layer_widths(config);
   heads_per_group = widths.heads / widths.groups;
   head_size = widths.channels;
   gated = widths.gates == 2;
+  experts = config.moe.num_experts;
+  heads = widths.heads;
+  latent = config.multi_latent_attention;
 }
 
 bool NameScheme::transposed() const { return table_ != nullptr && table_->transposed; }
@@ -287,25 +447,36 @@ NameScheme name_scheme(const std::set<std::string>& names) {
   if (has_prefix(names, std::string(kMindFormersTable))) {
     return NameScheme::kMindFormersLlama;
   }
-  for (const TensorNames* table : tables()) {
-    if (const auto scheme = scheme_in(*table, names)) {
-      return *scheme;
+  // Of a family whose table has the most of them; several may have the same table.
+  const std::set<std::string> kinds = without_numbers(names);
+  NameScheme best = NameScheme::kLogical;
+  int64_t most = -1;
+  for (const auto& family : architectures::all()) {
+    const auto scheme = scheme_in(*family.names, names);
+    if (!scheme) {
+      continue;
+    }
+    const std::string_view part = scheme->bare() ? std::string_view() : family.names->part;
+    const int64_t known = std::count_if(kinds.begin(), kinds.end(), [&](std::string_view kind) {
+      return kind.starts_with(part) && is_known(*family.names, kind.substr(part.size()));
+    });
+    if (known > most) {
+      best = *scheme;
+      most = known;
     }
   }
-  return NameScheme::kLogical;
-}
-
-void check_experts_are_apart(const std::set<std::string>& names, const std::string& source) {
-  for (const std::string& name : names) {
-    for (const char* fused : {".experts.gate_up_proj", ".experts.down_proj"}) {
-      check<ValueError>(
-          !name.ends_with(fused) && !name.ends_with(concat(fused, ".weight")), source, ": ", name,
-          " holds the matrices of all experts of a layer in one tensor, which is not read. Write "
-          "the file anew with the matrices of each expert by themselves (mlp.experts.E."
-          "gate_proj.weight, up_proj and down_proj; in gate_up_proj the gate's rows come before "
-          "the others), as versions 4 of the transformers library save them");
+  if (best.table() == nullptr || best.table()->stacked || best.table()->experts.empty()) {
+    return best;
+  }
+  for (const std::string_view ending : {std::string_view(), std::string_view(".weight")}) {
+    const bool packed = std::any_of(kinds.begin(), kinds.end(), [&](const std::string& kind) {
+      return kind.ends_with(concat(best.table()->experts, "gate_up_proj", ending));
+    });
+    if (packed) {
+      return best.packed(ending);
     }
   }
+  return best;
 }
 
 FilePlace file_place(const FileNames& names, const std::string& logical, const Shape& shape) {
@@ -313,11 +484,14 @@ FilePlace file_place(const FileNames& names, const std::string& logical, const S
   if (scheme == NameScheme::kModules) {
     return modules_place(names, logical, shape);
   }
+  if (const auto place = packed_place(names, logical, shape)) {
+    return *place;
+  }
   std::optional<std::string> name = name_in(scheme, logical);
   if (!name || scheme.table() == nullptr) {
     return {.name = std::move(name).value_or(logical), .shape = shape};
   }
-  return family_place(*scheme.table(), *std::move(name), logical, shape);
+  return family_place(names, *std::move(name), logical, shape);
 }
 
 bool is_constant(NameScheme scheme, const std::string& name) {
@@ -332,6 +506,22 @@ bool is_constant(NameScheme scheme, const std::string& name) {
   return scheme.table() != nullptr &&
          std::any_of(scheme.table()->constants.begin(), scheme.table()->constants.end(),
                      [&](std::string_view end) { return name.ends_with(end); });
+}
+
+bool is_constant(const FileNames& names, const std::string& name) {
+  const architectures::TensorNames* table = names.scheme.table();
+  if (table != nullptr && table->more_layers && names.layers > 0) {
+    const std::string stem = concat(names.scheme.bare() ? "" : table->part, table->layers);
+    const auto layer = split_numbered(stem, name);
+    int64_t number = 0;
+    if (layer &&
+        std::from_chars(layer->number.data(), layer->number.data() + layer->number.size(), number)
+                .ec == std::errc() &&
+        number >= names.layers) {
+      return true;
+    }
+  }
+  return is_constant(names.scheme, name);
 }
 
 }  // namespace tapestry

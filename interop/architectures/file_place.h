@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -39,6 +40,18 @@ class NameScheme {
   /// nullptr for what is no family's.
   const architectures::TensorNames* table() const { return table_; }
   bool bare() const { return bare_; }
+  /// The same for files that hold the matrices of all experts of a layer in two tensors,
+  /// gate_up_proj [E, 2F, H], gates first, and down_proj [E, H, F], as versions 5 of transformers
+  /// have them in memory. `ending` is what both names end with behind that: "" or ".weight".
+  NameScheme packed(std::string_view ending) const {
+    NameScheme out = *this;
+    out.packed_ = ending.empty() ? Packed::kPlain : Packed::kWeight;
+    return out;
+  }
+  bool is_packed() const { return packed_ != Packed::kNo; }
+  std::string_view packed_ending() const {
+    return packed_ == Packed::kWeight ? std::string_view(".weight") : std::string_view();
+  }
   /// Matrices of layers are [in, out].
   bool transposed() const;
   /// What names have before those of a bare file: "model."; empty where there is nothing.
@@ -48,10 +61,12 @@ class NameScheme {
 
  private:
   enum class Kind : uint8_t { kLogical, kModules, kMindFormersLlama };
+  enum class Packed : uint8_t { kNo, kPlain, kWeight };
   explicit constexpr NameScheme(Kind kind) : kind_(kind) {}
 
   const architectures::TensorNames* table_ = nullptr;
   bool bare_ = false;
+  Packed packed_ = Packed::kNo;
   Kind kind_ = Kind::kLogical;
 };
 
@@ -69,8 +84,12 @@ struct FileNames {
   NameScheme scheme = NameScheme::kLogical;
   int64_t heads_per_group = 1;
   int64_t head_size = 1;
-  bool gated = false;       ///< the MLP has w_gate
+  bool gated = false;   ///< the MLP has w_gate
+  int64_t experts = 1;  ///< of a layer
+  int64_t heads = 1;
+  bool latent = false;      ///< multi-latent attention, whose queries are a matrix of their own
   bool layer_norm = false;  ///< with gamma and beta
+  int64_t layers = 0;       ///< of the model; 0: not known
 };
 
 /// The place of a whole logical tensor in a tensor of a file. Along the logical tensor's axis 0 it
@@ -84,6 +103,14 @@ struct FilePlace {
   int64_t first = 0;
   int64_t block = 0;  ///< 0: all rows are one
   int64_t block_stride = 0;
+  /// In place of all of these: the logical tensor's elements lie at offset + row * row_stride +
+  /// column * column_stride of the file's.
+  struct Strides {
+    int64_t offset = 0;
+    int64_t row = 1;
+    int64_t column = 1;
+  };
+  std::optional<Strides> strides = std::nullopt;
 
   /// Where row `row` of the logical tensor is in the file's.
   int64_t row(int64_t row) const {
@@ -95,12 +122,9 @@ struct FilePlace {
 NameScheme name_scheme(const TransformerConfig& config);
 /// That of a family's files. ValueError for a type that is not known.
 NameScheme name_scheme_of(std::string_view model_type);
-/// The scheme that the names of a file follow; logical unless some of them are another's.
+/// The scheme that the names of a file follow: of the families' that whose table knows the most of
+/// them. Logical unless some of them are another's.
 NameScheme name_scheme(const std::set<std::string>& names);
-
-/// ValueError that names the first tensor that holds the same matrix of all experts of a layer, as
-/// some writers store them, and what helps: such files are not read. `source` is the file's name.
-void check_experts_are_apart(const std::set<std::string>& names, const std::string& source);
 
 /// A tensor that the scheme does not know has its logical name.
 FilePlace file_place(const FileNames& names, const std::string& logical, const Shape& shape);
@@ -108,5 +132,7 @@ FilePlace file_place(const FileNames& names, const std::string& logical, const S
 /// True for what files of the scheme may hold beside weights: masks and frequencies of old ones,
 /// optimizer states and counters of MindSpore's.
 bool is_constant(NameScheme scheme, const std::string& name);
+/// The same, and for what a file of the family may hold of layers behind the model's own.
+bool is_constant(const FileNames& names, const std::string& name);
 
 }  // namespace tapestry

@@ -50,26 +50,6 @@ class Gpt2Sizes final : public Rule {
   }
 };
 
-// One key here is two members there.
-class Gpt2Dropout final : public Rule {
- public:
-  void read(hf::Fields& file) const override {
-    const hf::Found<double> residual = file.number("resid_pdrop", 0.1);
-    const hf::Found<double> embedding = file.number("embd_pdrop", 0.1);
-    if (residual.value == embedding.value) {
-      file.set("hidden_dropout", residual, "resid_pdrop");
-    } else {
-      file.out.undecided.push_back(concat("hidden_dropout: resid_pdrop of ", file.out.file, " is ",
-                                          residual.text, ", embd_pdrop ", embedding.text,
-                                          ", and there is one key here for both; give it"));
-    }
-  }
-  void write(const AllConfig& config, hf::Json& json) const override {
-    json["resid_pdrop"] = config.model_config.hidden_dropout;
-    json["embd_pdrop"] = config.model_config.hidden_dropout;
-  }
-};
-
 }  // namespace
 
 Architecture gpt2() {
@@ -93,6 +73,7 @@ Architecture gpt2() {
   return {
       .model_type = "gpt2",
       .title = "GPT-2",
+      .implied = true,
       .classes = {"GPT2LMHeadModel", "GPT2Model"},
       .token_ids = {.bos = 50256, .eos = {50256}, .pad = {}},
       .tied = true,
@@ -109,8 +90,7 @@ Architecture gpt2() {
                       {"silu", "silu", /*writes=*/false},
                       {"swish", "silu", /*writes=*/false}}),
           fixed("qkv_has_bias", true), fixed("out_proj_has_bias", true),
-          fixed("mlp_has_bias", true), fixed("window_size", Value()),
-          norms_before_blocks(/*qk_norm=*/false),
+          fixed("mlp_has_bias", true), fixed("window_size", Value()), norms_of_blocks(),
           only("untie_embeddings_and_output_weights", false, "use False: it shares its table"),
           required("scale_attn_weights", true,
                    "scores that are not divided by the root of a head's size"),
@@ -118,8 +98,9 @@ Architecture gpt2() {
                    "scores that are divided by the layer's number"),
           required("add_cross_attention", false, "attention to an encoder"),
           number("initializer_range", "init_method_std", 0.02),
-          number("attn_pdrop", "attention_dropout", 0.1), dense(), std::make_shared<Gpt2Dropout>(),
-          written("scale_attn_weights", true), written("scale_attn_by_inverse_layer_idx", false),
+          number("attn_pdrop", "attention_dropout", 0.1), dense(),
+          hidden_dropout("resid_pdrop", "embd_pdrop", 0.1), written("scale_attn_weights", true),
+          written("scale_attn_by_inverse_layer_idx", false),
           written("reorder_and_upcast_attn", false), written("use_cache", true)),
       .names = &kNames,
       .gguf = GgufTables{.architecture = "gpt2",

@@ -13,11 +13,11 @@ constexpr int kMaxDepth = 32;
 // What a run may choose otherwise than the file.
 bool is_free(const std::string& key) {
   for (const char* free :
-       {"group_query_attention", "seq_length", "attention_dropout", "hidden_dropout",
-        "init_method_std", "moe_router_bias_update_rate", "moe_router_load_balancing_type",
-        "moe_aux_loss_coeff", "aux_loss_types", "aux_loss_factors", "expert_group_size",
-        "moe_z_loss_coeff", "moe_input_jitter_eps", "moe_expert_capacity_factor",
-        "moe_token_drop_policy"}) {
+       {"hf_model_type", "group_query_attention", "seq_length", "attention_dropout",
+        "hidden_dropout", "init_method_std", "moe_router_bias_update_rate",
+        "moe_router_load_balancing_type", "moe_aux_loss_coeff", "aux_loss_types",
+        "aux_loss_factors", "expert_group_size", "moe_z_loss_coeff", "moe_input_jitter_eps",
+        "moe_expert_capacity_factor", "moe_token_drop_policy"}) {
     if (key == free) {
       return true;
     }
@@ -112,6 +112,10 @@ void Fields::read_token_ids(const TokenIds& defaults) {
     } else {
       finding("eos_token_id", concat("expected an id or a list of ids, got ", eos->dump()));
     }
+    return;
+  }
+  if (!has("eos_token_id")) {
+    ids.eos = defaults.eos;
     return;
   }
   const auto first = defaults.eos.empty() ? std::nullopt : std::optional(defaults.eos.front());

@@ -11,9 +11,11 @@ Architecture llama() {
   gguf.paired = true;
   // Rows of a model that turns pairs stay as they are.
   gguf.also = {"model_config.rotary_config.rotary_interleaved"};
+  gguf.limits = {only_among("rotary_config.rope_type", {"default", "llama3"})};
   return {
       .model_type = "llama",
       .title = "Llama 1 to 3, and models of its form",
+      .implied = true,
       .classes = {"LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"},
       .token_ids = {.bos = 1, .eos = {2}, .pad = {}},
       .rules = joined(
@@ -23,8 +25,7 @@ Architecture llama() {
           size("max_position_embeddings", "max_position_embeddings", 2048), rotation(10000.0),
           fixed("normalization", "RMSNorm"), number("rms_norm_eps", "norm_epsilon", 1e-6),
           gated_silu(), flag("attention_bias", {"qkv_has_bias", "out_proj_has_bias"}, false),
-          flag("mlp_bias", {"mlp_has_bias"}, false), no_window(),
-          norms_before_blocks(/*qk_norm=*/false),
+          flag("mlp_bias", {"mlp_has_bias"}, false), no_window(), norms_of_blocks(),
           number("initializer_range", "init_method_std", 0.02),
           number("attention_dropout", "attention_dropout", 0.0), dense(),
           written("use_cache", true), written("pretraining_tp", 1)),

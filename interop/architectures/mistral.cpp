@@ -10,10 +10,12 @@ Architecture mistral() {
   GgufTables gguf = llama_gguf("llama");
   gguf.paired = true;
   gguf.also = {"model_config.rotary_config.rotary_interleaved"};
-  gguf.limits = {only("window_size", Value(), "windows cannot be said: leave it out")};
+  gguf.limits = {only("window_size", Value(), "windows cannot be said: leave it out"),
+                 only_among("rotary_config.rope_type", {"default", "llama3"})};
   return {
       .model_type = "mistral",
       .title = "Mistral",
+      .implied = true,
       .classes = {"MistralForCausalLM", "MistralModel"},
       .token_ids = {.bos = 1, .eos = {2}, .pad = {}},
       .rules = joined(
@@ -23,7 +25,7 @@ Architecture mistral() {
           size("max_position_embeddings", "max_position_embeddings", 131072), rotation(10000.0),
           fixed("normalization", "RMSNorm"), number("rms_norm_eps", "norm_epsilon", 1e-6),
           gated_silu(), fixed("qkv_has_bias", false), fixed("out_proj_has_bias", false),
-          fixed("mlp_has_bias", false), window(4096), norms_before_blocks(/*qk_norm=*/false),
+          fixed("mlp_has_bias", false), window(4096), norms_of_blocks(),
           number("initializer_range", "init_method_std", 0.02),
           number("attention_dropout", "attention_dropout", 0.0), dense(),
           written("use_cache", true)),

@@ -24,16 +24,6 @@ class Jitter final : public Rule {
   }
 };
 
-// No layer has a dense MLP, so its width is nothing that the weights could contradict.
-class NoDenseWidth final : public Rule {
- public:
-  void read(hf::Fields& file) const override {
-    for (HfSetting& setting : file.out.settings) {
-      setting.compared = setting.compared && setting.key != "ffn_hidden_size";
-    }
-  }
-};
-
 }  // namespace
 
 Architecture mixtral() {
@@ -44,22 +34,22 @@ Architecture mixtral() {
   return {
       .model_type = "mixtral",
       .title = "Mixtral",
+      .implied = true,
       .classes = {"MixtralForCausalLM", "MixtralModel"},
       .token_ids = {.bos = 1, .eos = {2}, .pad = {}},
-      .rules = joined(
-          size("vocab_size", "vocab_size", 32000), size("hidden_size", "hidden_size", 4096),
-          size("intermediate_size", "ffn_hidden_size", kWidth),
-          size("num_hidden_layers", "num_layers", 32), heads({.heads = 32, .groups = 8}),
-          size("max_position_embeddings", "max_position_embeddings", 131072), rotation(1e6),
-          fixed("normalization", "RMSNorm"), number("rms_norm_eps", "norm_epsilon", 1e-5),
-          gated_silu(), fixed("qkv_has_bias", false), fixed("out_proj_has_bias", false),
-          fixed("mlp_has_bias", false), window(std::nullopt),
-          norms_before_blocks(/*qk_norm=*/false),
-          number("initializer_range", "init_method_std", 0.02),
-          number("attention_dropout", "attention_dropout", 0.0), experts("num_local_experts", 8, 2),
-          expert_width("intermediate_size", kWidth), experts_everywhere(), no_shared_expert(),
-          normalised_gates(), balance_loss(), std::make_shared<Jitter>(),
-          std::make_shared<NoDenseWidth>(), written("use_cache", true)),
+      .rules =
+          joined(size("vocab_size", "vocab_size", 32000), size("hidden_size", "hidden_size", 4096),
+                 size("intermediate_size", "ffn_hidden_size", kWidth),
+                 size("num_hidden_layers", "num_layers", 32), heads({.heads = 32, .groups = 8}),
+                 size("max_position_embeddings", "max_position_embeddings", 131072), rotation(1e6),
+                 fixed("normalization", "RMSNorm"), number("rms_norm_eps", "norm_epsilon", 1e-5),
+                 gated_silu(), fixed("qkv_has_bias", false), fixed("out_proj_has_bias", false),
+                 fixed("mlp_has_bias", false), window(std::nullopt), norms_of_blocks(),
+                 number("initializer_range", "init_method_std", 0.02),
+                 number("attention_dropout", "attention_dropout", 0.0),
+                 experts("num_local_experts", 8, 2), expert_width("intermediate_size", kWidth),
+                 experts_everywhere(), no_shared_expert(), normalised_gates(), balance_loss(),
+                 std::make_shared<Jitter>(), no_dense_width(), written("use_cache", true)),
       .names = &kNames,
   };
 }

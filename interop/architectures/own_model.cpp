@@ -16,72 +16,15 @@ using config::Key;
 using hf::Fields;
 using hf::Json;
 
-const std::vector<std::string>& described_keys() {
-  static const std::vector<std::string> keys = {"vocab_size",
-                                                "num_layers",
-                                                "hidden_size",
-                                                "ffn_hidden_size",
-                                                "num_attention_heads",
-                                                "group_query_attention",
-                                                "num_query_groups",
-                                                "kv_channels",
-                                                "seq_length",
-                                                "max_position_embeddings",
-                                                "position_embedding_type",
-                                                "rotary_config.rotary_percent",
-                                                "rotary_config.rotary_interleaved",
-                                                "rotary_config.seq_len_interpolation_factor",
-                                                "rotary_config.rotary_base",
-                                                "rotary_config.rope_type",
-                                                "rotary_config.rope_scaling_factor",
-                                                "rotary_config.low_freq_factor",
-                                                "rotary_config.high_freq_factor",
-                                                "rotary_config.original_max_position_embeddings",
-                                                "normalization",
-                                                "norm_epsilon",
-                                                "hidden_act",
-                                                "qkv_has_bias",
-                                                "out_proj_has_bias",
-                                                "mlp_has_bias",
-                                                "qk_layernorm",
-                                                "window_size",
-                                                "apply_residual_connection_post_norm",
-                                                "use_final_norm",
-                                                "use_sandwich_norm",
-                                                "untie_embeddings_and_output_weights",
-                                                "init_method_std",
-                                                "attention_dropout",
-                                                "hidden_dropout"};
-  return keys;
-}
-
-const std::vector<std::string>& described_moe_keys() {
-  static const std::vector<std::string> keys = {"num_experts",
-                                                "moe_router_topk",
-                                                "moe_layer_freq",
-                                                "first_k_dense_replace",
-                                                "moe_ffn_hidden_size",
-                                                "moe_shared_expert_intermediate_size",
-                                                "use_shared_expert_gating",
-                                                "moe_router_score_function",
-                                                "moe_router_pre_softmax",
-                                                "norm_topk_prob",
-                                                "moe_router_topk_scaling_factor",
-                                                "topk_method",
-                                                "moe_router_num_groups",
-                                                "moe_router_group_topk",
-                                                "moe_router_enable_expert_bias",
-                                                "moe_router_bias_update_rate",
-                                                "moe_router_load_balancing_type",
-                                                "moe_aux_loss_coeff",
-                                                "aux_loss_types",
-                                                "aux_loss_factors",
-                                                "expert_group_size",
-                                                "moe_z_loss_coeff",
-                                                "moe_input_jitter_eps",
-                                                "moe_expert_capacity_factor",
-                                                "moe_token_drop_policy"};
-  return keys;
+// Keys of a section that say what a model is.
+std::vector<std::string> described_keys(std::string_view section) {
+  std::vector<std::string> out;
+  for (const Key& key : config::find_section(section)->keys) {
+    if (key.form != config::Form::kNone) {
+      out.emplace_back(key.name);
+    }
+  }
+  return out;
 }
 
 void read_keys(Fields& file,
@@ -139,14 +82,14 @@ void read_own_model(Fields& file) {
     file.finding("model_config", concat("expected an object, got ", section->dump()));
     return;
   }
-  read_keys(file, "model_config", *section, described_keys());
+  read_keys(file, "model_config", *section, described_keys("model_config"));
   const Json* experts = file.find("moe_config");
   if (experts == nullptr) {
     file.set_moe("num_experts", Value(int64_t{1}), "moe_config", "null", file.has("moe_config"));
   } else if (!experts->is_object()) {
     file.finding("moe_config", concat("expected an object, got ", experts->dump()));
   } else {
-    read_keys(file, "moe_config", *experts, described_moe_keys());
+    read_keys(file, "moe_config", *experts, described_keys("moe_config"));
   }
 }
 
@@ -171,9 +114,9 @@ void write_own_model(const AllConfig& config, Json& json) {
     }
     json[section] = std::move(keys);
   };
-  add("model_config", described_keys());
+  add("model_config", described_keys("model_config"));
   if (config.moe_config.num_experts > 1) {
-    add("moe_config", described_moe_keys());
+    add("moe_config", described_keys("moe_config"));
   }
 }
 

@@ -14,6 +14,7 @@ Architecture qwen2() {
   return {
       .model_type = "qwen2",
       .title = "Qwen2, Qwen2.5",
+      .implied = true,
       .classes = {"Qwen2ForCausalLM", "Qwen2Model"},
       .rules = joined(
           size("vocab_size", "vocab_size", 151936), size("hidden_size", "hidden_size", 4096),
@@ -22,7 +23,7 @@ Architecture qwen2() {
           size("max_position_embeddings", "max_position_embeddings", 32768), rotation(10000.0),
           fixed("normalization", "RMSNorm"), number("rms_norm_eps", "norm_epsilon", 1e-6),
           gated_silu(), fixed("qkv_has_bias", true), fixed("out_proj_has_bias", false),
-          fixed("mlp_has_bias", false), switched_window(), norms_before_blocks(/*qk_norm=*/false),
+          fixed("mlp_has_bias", false), switched_window(), norms_of_blocks(),
           number("initializer_range", "init_method_std", 0.02),
           number("attention_dropout", "attention_dropout", 0.0), dense(),
           written("use_cache", true)),

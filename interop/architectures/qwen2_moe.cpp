@@ -19,6 +19,7 @@ Architecture qwen2_moe() {
   return {
       .model_type = "qwen2_moe",
       .title = "Qwen1.5-MoE, Qwen2-MoE",
+      .implied = true,
       .classes = {"Qwen2MoeForCausalLM", "Qwen2MoeModel"},
       .rules = joined(
           size("vocab_size", "vocab_size", 151936), size("hidden_size", "hidden_size", 2048),
@@ -27,7 +28,7 @@ Architecture qwen2_moe() {
           size("max_position_embeddings", "max_position_embeddings", 32768), rotation(10000.0),
           fixed("normalization", "RMSNorm"), number("rms_norm_eps", "norm_epsilon", 1e-6),
           gated_silu(), fixed("qkv_has_bias", true), fixed("out_proj_has_bias", false),
-          fixed("mlp_has_bias", false), switched_window(), norms_before_blocks(/*qk_norm=*/false),
+          fixed("mlp_has_bias", false), switched_window(), norms_of_blocks(),
           number("initializer_range", "init_method_std", 0.02),
           number("attention_dropout", "attention_dropout", 0.0), experts("num_experts", 60, 4),
           expert_width("moe_intermediate_size", 1408),

@@ -16,6 +16,7 @@ Architecture qwen3() {
   return {
       .model_type = "qwen3",
       .title = "Qwen3, dense",
+      .implied = true,
       .classes = {"Qwen3ForCausalLM", "Qwen3Model"},
       .rules = joined(
           size("vocab_size", "vocab_size", 151936), size("hidden_size", "hidden_size", 4096),
@@ -24,7 +25,7 @@ Architecture qwen3() {
           size("max_position_embeddings", "max_position_embeddings", 32768), rotation(10000.0),
           fixed("normalization", "RMSNorm"), number("rms_norm_eps", "norm_epsilon", 1e-6),
           gated_silu(), flag("attention_bias", {"qkv_has_bias", "out_proj_has_bias"}, false),
-          fixed("mlp_has_bias", false), switched_window(), norms_before_blocks(/*qk_norm=*/true),
+          fixed("mlp_has_bias", false), switched_window(), norms_of_blocks({.qk = true}),
           number("initializer_range", "init_method_std", 0.02),
           number("attention_dropout", "attention_dropout", 0.0), dense(),
           written("use_cache", true)),

@@ -122,13 +122,45 @@ void read_quantization(Fields& file) {
   const bool has_groups = holds("config_groups") || holds("kv_cache_scheme");
   const bool no_groups = has_groups && is_off("config_groups") && is_off("kv_cache_scheme");
   if (!asked->empty() && !switched_off && !no_groups) {
-    file.refuse_present(name, concat("the weights are quantised (", shown_method(*asked), ")"));
+    file.finding(name,
+                 concat("the weights are quantised (", shown_method(*asked),
+                        "), which is not supported; take the folder of the model before that, "
+                        "or load this one in the transformers library, call dequantize(), and "
+                        "save it with save_pretrained()"));
   }
 }
 }  // namespace
 
+namespace {
+
+// Of a model that has more kinds of input, what the file says of the part that reads text.
+void take_text_part(Fields& file) {
+  const Json* part = file.find("text_config");
+  const std::string type = file.text("model_type", "").value;
+  if (part == nullptr || !part->is_object() || architectures::find(type) != nullptr ||
+      architectures::find(part->value("model_type", "")) == nullptr) {
+    return;
+  }
+  Json inner = *part;
+  for (const char* name : {"torch_dtype", "dtype", "tie_word_embeddings", "bos_token_id",
+                           "eos_token_id", "pad_token_id", "quantization_config"}) {
+    if (!inner.contains(name) && file.json.contains(name)) {
+      inner[name] = file.json.at(name);
+    }
+  }
+  inner.erase("architectures");
+  file.out.remark = concat(file.out.file, ": a model of type ", type,
+                           " has more kinds of input than text; its text_config and the weights "
+                           "of that part are read, of type ",
+                           inner.at("model_type").get<std::string>());
+  file.json = std::move(inner);
+}
+
+}  // namespace
+
 HfConfig parse_hf_config(const std::string& text, const std::string& path) {
   Fields file(text, path);
+  take_text_part(file);
   const Architecture* family = family_of(file);
   file.out.model_type = family == nullptr ? architectures::kOwnType : family->model_type;
   read_dtype(file);
@@ -136,6 +168,7 @@ HfConfig parse_hf_config(const std::string& text, const std::string& path) {
   if (family == nullptr) {
     architectures::read_own_model(file);
   } else {
+    file.set_by_type("hf_model_type", config::Value(file.out.model_type));
     file.read_token_ids(family->token_ids);
     for (const auto& rule : family->rules) {
       rule->read(file);

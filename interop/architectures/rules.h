@@ -30,6 +30,22 @@ void object_unless(const AllConfig& config,
 /// An integer from 1.
 RulePtr size(const std::string& member, const std::string& key, int64_t by_default);
 RulePtr number(const std::string& member, const std::string& key, double by_default);
+/// A number above 0 or null, which is 0 here, or with `keeps_null` null.
+RulePtr optional_number(const std::string& member,
+                        const std::string& key,
+                        std::optional<double> by_default,
+                        bool keeps_null = false);
+/// The key is 1 / member, or 1 / sqrt(member).
+RulePtr reciprocal(const std::string& member, const std::string& key, double by_default);
+RulePtr inverse_root(const std::string& member, const std::string& key, double by_default);
+/// embedding_multiplier is the root of hidden_size.
+RulePtr embeddings_by_root_of_width();
+/// A switch that chooses between two values of a key.
+RulePtr either(const std::string& member,
+               bool by_default,
+               const std::string& key,
+               const std::string& if_true,
+               const std::string& if_false);
 /// A switch that stands for all the keys, which must then be equal.
 RulePtr flag(const std::string& member, const std::vector<std::string>& keys, bool by_default);
 /// A key that has one value in all models of the family.
@@ -42,6 +58,8 @@ RulePtr only(const std::string& key, const Value& value, const std::string& advi
 inline RulePtr only(const std::string& key, const char* value, const std::string& advice) {
   return only(key, Value(std::string(value)), advice);
 }
+/// The same of several values, the first of which is the advice.
+RulePtr only_among(const std::string& key, const std::vector<std::string>& values);
 /// A member that is written so and says nothing here.
 RulePtr written(const std::string& member, const hf::Json& json);
 /// A switch that must stand as models here are built; `otherwise` says what it would mean.
@@ -52,51 +70,125 @@ struct Activation {
   std::string ours;
   bool writes = true;
 };
-/// hidden_act, by a table: the first row of a value is written.
+/// hidden_act, by a table: the first row of a value is written. `gates`: of a gated MLP, also where
+/// the activation is no gate by itself.
 RulePtr activation(const std::string& member,
                    const std::string& by_default,
-                   const std::vector<Activation>& table);
+                   const std::vector<Activation>& table,
+                   bool gates = false);
 /// hidden_act: silu, of a gated MLP.
 RulePtr gated_silu();
 
-/// Norms before each block and at the end, and nowhere else; on each head's queries and keys only
-/// if `qk_norm`.
-Rules norms_before_blocks(bool qk_norm);
+/// Two members, of blocks and of embeddings, for which there is one key here. No `embedding`: that
+/// of some blocks alone, of which the key can say 0.
+RulePtr hidden_dropout(const std::string& residual,
+                       const std::string& embedding,
+                       double by_default);
+
+struct Norms {
+  bool qk = false;             ///< on queries and keys; `qk_member` may say so instead
+  std::string qk_member = {};  ///< a switch, off where it is left out
+  std::string qk_scope = "head";
+  std::string placement = "pre";  ///< norm_placement; empty: another rule decides it
+  bool zero_centered = false;     ///< gains are stored less 1
+};
+/// A norm at the end, and the others where `norms` says.
+Rules norms_of_blocks(const Norms& norms = {});
 
 struct Heads {
   int64_t heads;
   std::optional<int64_t> groups = {};    ///< num_key_value_heads; none: as many as heads
   std::optional<int64_t> head_dim = {};  ///< none: hidden_size / heads
+  bool fill_width = false;               ///< heads of another size are not possible
+  bool grouped = true;                   ///< false: there is no num_key_value_heads
 };
 /// num_attention_heads, num_key_value_heads, head_dim.
 RulePtr heads(const Heads& by_default);
 
-/// Rotation of all channels by halves: rope_theta and rope_scaling, or rope_parameters in place of
-/// both; unscaled, linear or llama3.
-Rules rotation(double theta);
+struct LatentAttention {
+  int64_t heads;
+  int64_t q_rank;  ///< q_lora_rank where it is left out; null is none
+  int64_t kv_rank;
+  /// rope_interleave decides whether channels turn in pairs; else they do.
+  bool has_interleave = false;
+};
+/// Multi-head latent attention: heads and the sizes of what they are made of.
+Rules latent_attention(const LatentAttention& by_default);
 
-/// No window; `sliding_window`, where leaving it out means `by_default`; or that one only with
-/// use_sliding_window, from layer max_window_layers on. layer_types says the same by layer. What is
-/// built is one window for all layers or none.
+struct RotationForm {
+  /// Share of the channels where it is left out; none: all, always.
+  std::optional<double> share = {};
+  std::string share_member = "partial_rotary_factor";
+  std::string theta_member = "rope_theta";
+  bool pairs = false;         ///< channels (2j, 2j + 1) turn together, not (j, j + d/2)
+  bool decides_pairs = true;  ///< else another rule says which do
+  bool backward = false;
+  /// Layers with a window have a base of their own, this where it is left out, and no scaling;
+  /// rope_parameters then has an object for each kind of layers.
+  std::optional<double> sliding_theta = {};
+  std::string sliding_member = {};  ///< that of the base in older files, if they have one
+  bool temperature = false;         ///< llama_4_scaling_beta: queries grow with their position
+  bool alpha = false;               ///< `alpha` of a scaling "dynamic" makes the base larger
+};
+/// Rotation: rope_theta, rope_scaling and partial_rotary_factor, or rope_parameters in place of
+/// all; scaled in any way of rotary_scaling.h.
+Rules rotation(double theta, const RotationForm& form = {});
+
+/// Which layers have a window.
+struct Windows {
+  enum class Kind : uint8_t {
+    kNone,
+    kAll,       ///< all, where sliding_window is a number
+    kSwitched,  ///< with use_sliding_window, those from max_window_layers on
+    kSwitchedForAll,
+    kByList,  ///< layer_types, or all but every `period`-th
+  };
+  Kind kind = Kind::kNone;
+  std::optional<int64_t> by_default = {};  ///< sliding_window where it is left out
+  int64_t period = 0;
+  bool writes_period = false;  ///< as sliding_window_pattern, beside layer_types
+  /// Layers without a window are not rotated, where any has one.
+  bool rotates_sliding_alone = false;
+};
+/// sliding_window and what says which layers have it; layer_types says so in all newer files.
+RulePtr windows(const Windows& form);
 RulePtr no_window();
 RulePtr window(std::optional<int64_t> by_default);
-RulePtr switched_window();
+RulePtr switched_window(bool all_layers = false);
+/// no_rope_layers, or no_rope_layer_interval: all but every so many-th layer are rotated.
+RulePtr rotated_layers(int64_t interval);
 
 /// One MLP a layer, no experts.
 RulePtr dense();
-/// Number of experts, and num_experts_per_tok.
-RulePtr experts(const std::string& member, int64_t number, int64_t topk);
+/// Number of experts, and num_experts_per_tok. `also` is what newer files call the first.
+RulePtr experts(const std::string& member,
+                int64_t number,
+                int64_t topk,
+                const std::string& also = "");
 /// Gates are a softmax over all experts, of the largest ones; norm_topk_prob says whether those are
 /// divided by their sum, or it always is so.
 Rules gates_by_norm_topk_prob(bool by_default);
 Rules normalised_gates();
+/// Gates are sigmoids, and a learned number per expert counts for the choice alone: norm_topk_prob,
+/// routed_scaling_factor, and the best topk_group of n_group groups, each as good as its two best.
+/// The numbers stay as they are unless a run moves them (moe_router_bias_update_rate).
+Rules sigmoid_gates();
+/// Gates are a softmax over all experts, times routed_scaling_factor; topk_method
+/// group_limited_greedy chooses among the best topk_group of n_group groups (DeepSeek-V2).
+Rules grouped_softmax_gates();
 /// Width inside an expert.
 RulePtr expert_width(const std::string& member, int64_t by_default);
 RulePtr shared_expert(const std::string& member, int64_t by_default);
 RulePtr no_shared_expert();
-/// Experts in every layer; or as decoder_sparse_step and mlp_only_layers say.
+/// `member` times an expert's width (expert_width() comes before), without a gate of its own.
+RulePtr shared_experts(const std::string& member, int64_t by_default);
+/// Experts in every layer; in all but the first first_k_dense_replace; or as decoder_sparse_step
+/// and mlp_only_layers say.
 RulePtr experts_everywhere();
+RulePtr experts_after(int64_t first_dense);
 RulePtr sparse_layers();
+/// What is said of dense MLPs' width is of no layer, so that nothing can contradict it.
+RulePtr no_dense_width();
 /// router_aux_loss_coef, which is written only: the loss here is another one.
 RulePtr balance_loss();
 

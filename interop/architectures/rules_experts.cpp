@@ -14,19 +14,22 @@ using hf::Json;
 
 class Experts final : public Rule {
  public:
-  Experts(std::string member, int64_t number, int64_t topk)
-      : member_(std::move(member)), number_(number), topk_(topk) {}
+  Experts(std::string member, std::string also, int64_t number, int64_t topk)
+      : member_(std::move(member)), also_(std::move(also)), number_(number), topk_(topk) {}
 
   void read(Fields& file) const override {
-    const Found<int64_t> number = file.size(member_, number_);
+    const std::string& name =
+        file.find(member_) == nullptr && !also_.empty() && file.find(also_) != nullptr ? also_
+                                                                                       : member_;
+    const Found<int64_t> number = file.size(name, number_);
     const Found<int64_t> chosen = file.size("num_experts_per_tok", topk_);
     if (number.value < 2) {
-      file.finding(member_,
+      file.finding(name,
                    concat("a mixture of ", number.text, " expert; what is read has 2 or more"));
     } else if (chosen.value > number.value) {
-      file.finding("num_experts_per_tok", concat(chosen.text, " of ", member_, " ", number.text));
+      file.finding("num_experts_per_tok", concat(chosen.text, " of ", name, " ", number.text));
     }
-    file.set_moe("num_experts", number, member_);
+    file.set_moe("num_experts", number, name);
     file.set_moe("moe_router_topk", chosen, "num_experts_per_tok");
   }
   void write(const AllConfig& config, Json& json) const override {
@@ -42,6 +45,7 @@ class Experts final : public Rule {
 
  private:
   std::string member_;
+  std::string also_;
   int64_t number_;
   int64_t topk_;
 };
@@ -88,6 +92,75 @@ Rules gates(std::optional<bool> by_default) {
           fixed("moe_config.topk_method", "greedy"),
           fixed("moe_config.moe_router_enable_expert_bias", false)};
 }
+
+class SigmoidGates final : public Rule {
+ public:
+  void read(Fields& file) const override {
+    file.set_moe("norm_topk_prob", file.boolean("norm_topk_prob", true), "norm_topk_prob");
+    file.set_moe("moe_router_topk_scaling_factor", file.number("routed_scaling_factor", 1.0),
+                 "routed_scaling_factor");
+    const Found<int64_t> groups = file.size("n_group", 1);
+    const Found<int64_t> chosen = file.size("topk_group", 1);
+    const bool grouped = groups.value > 1;
+    file.set_moe("topk_method", Value(std::string(grouped ? "noaux_tc" : "greedy")), "n_group",
+                 groups.text, groups.written);
+    if (grouped) {
+      file.set_moe("moe_router_num_groups", groups, "n_group");
+      file.set_moe("moe_router_group_topk", chosen, "topk_group");
+    }
+    file.set_moe_by_type("moe_router_bias_update_rate", Value(0.0));
+  }
+  void write(const AllConfig& config, Json& json) const override {
+    const MoEConfig& moe = config.moe_config;
+    json["norm_topk_prob"] = moe.norm_topk_prob.value_or(true);
+    json["routed_scaling_factor"] = moe.moe_router_topk_scaling_factor;
+    json["n_group"] = is_grouped(moe) ? moe.moe_router_num_groups.value_or(1) : 1;
+    json["topk_group"] = is_grouped(moe) ? moe.moe_router_group_topk.value_or(1) : 1;
+  }
+  void object(const AllConfig& config, std::vector<Objection>& out) const override {
+    if (config.moe_config.topk_method == "group_limited_greedy") {
+      object_unless(config, "moe_config.topk_method", Value(std::string("noaux_tc")), out);
+    }
+  }
+
+ private:
+  static bool is_grouped(const MoEConfig& moe) { return moe.topk_method != "greedy"; }
+};
+
+// Of the best groups of experts, each as good as its best one.
+class GroupedSoftmaxGates final : public Rule {
+ public:
+  void read(Fields& file) const override {
+    const Found<std::string> method = file.text("topk_method", "greedy");
+    if (method.value != "greedy" && method.value != kGrouped) {
+      file.finding("topk_method", concat("expected greedy or ", kGrouped, ", got ", method.text));
+    }
+    file.set_moe("topk_method", method, "topk_method");
+    file.set_moe("moe_router_topk_scaling_factor", file.number("routed_scaling_factor", 1.0),
+                 "routed_scaling_factor");
+    if (method.value == kGrouped) {
+      file.set_moe("moe_router_num_groups", file.size("n_group", 1), "n_group");
+      file.set_moe("moe_router_group_topk", file.size("topk_group", 1), "topk_group");
+    }
+  }
+  void write(const AllConfig& config, Json& json) const override {
+    const MoEConfig& moe = config.moe_config;
+    const bool grouped = moe.topk_method == kGrouped;
+    json["topk_method"] = moe.topk_method;
+    json["norm_topk_prob"] = false;
+    json["routed_scaling_factor"] = moe.moe_router_topk_scaling_factor;
+    json["n_group"] = grouped ? moe.moe_router_num_groups.value_or(1) : 1;
+    json["topk_group"] = grouped ? moe.moe_router_group_topk.value_or(1) : 1;
+  }
+  void object(const AllConfig& config, std::vector<Objection>& out) const override {
+    if (config.moe_config.topk_method == "noaux_tc") {
+      object_unless(config, "moe_config.topk_method", Value(std::string(kGrouped)), out);
+    }
+  }
+
+ private:
+  static constexpr const char* kGrouped = "group_limited_greedy";
+};
 
 class ExpertWidth final : public Rule {
  public:
@@ -142,6 +215,53 @@ class NoSharedExpert final : public Rule {
   }
 };
 
+class SharedExperts final : public Rule {
+ public:
+  SharedExperts(std::string member, int64_t by_default)
+      : member_(std::move(member)), default_(by_default) {}
+  void read(Fields& file) const override {
+    const Found<int64_t> found =
+        file.take<int64_t>(member_, default_, &Json::is_number_integer, "an integer from 0");
+    const auto width =
+        std::find_if(file.out.settings.begin(), file.out.settings.end(),
+                     [](const HfSetting& setting) { return setting.key == "moe_ffn_hidden_size"; });
+    if (found.value < 0 || found.value > kMostShared || width == file.out.settings.end()) {
+      file.finding(member_,
+                   concat("expected an integer from 0 to ", kMostShared, ", got ", found.text));
+      return;
+    }
+    file.set_moe("moe_shared_expert_intermediate_size",
+                 found.value == 0 ? Value() : Value(found.value * width->value.as<int64_t>()),
+                 member_, found.text, found.written);
+    file.set_moe_by_type("use_shared_expert_gating", Value(false));
+  }
+  void write(const AllConfig& config, Json& json) const override {
+    json[member_] =
+        config.moe_config.moe_shared_expert_intermediate_size.value_or(0) / width_of_one(config);
+  }
+  void object(const AllConfig& config, std::vector<Objection>& out) const override {
+    const int64_t width = config.moe_config.moe_shared_expert_intermediate_size.value_or(0);
+    if (width % width_of_one(config) != 0) {
+      out.push_back({"moe_config.moe_shared_expert_intermediate_size", concat(width),
+                     concat("use a multiple of moe_ffn_hidden_size ", width_of_one(config))});
+    }
+    if (width > 0) {
+      object_unless(config, "moe_config.use_shared_expert_gating", Value(false), out);
+    }
+  }
+
+ private:
+  static constexpr int64_t kMostShared = 1 << 10;
+  static int64_t width_of_one(const AllConfig& config) {
+    TransformerConfig model = config.model_config;
+    model.moe = config.moe_config;
+    return std::max<int64_t>(1, moe_ffn_hidden_size(model));
+  }
+
+  std::string member_;
+  int64_t default_;
+};
+
 std::vector<int64_t> dense_layers(const AllConfig& config) {
   TransformerConfig model = config.model_config;
   model.moe = config.moe_config;
@@ -165,6 +285,33 @@ class ExpertsEverywhere final : public Rule {
                     "use [1], and no first_k_dense_replace");
     }
   }
+};
+
+class ExpertsAfter final : public Rule {
+ public:
+  explicit ExpertsAfter(int64_t by_default) : default_(by_default) {}
+  void read(Fields& file) const override {
+    const Found<int64_t> first =
+        file.take<int64_t>(kMember, default_, &Json::is_number_integer, "an integer from 0");
+    const int64_t layers = file.size_of("num_hidden_layers");
+    if (first.value < 0 || first.value >= layers) {
+      file.finding(kMember, concat("expected an integer from 0 to ", layers - 1, ", got ",
+                                   first.text, "; a model without experts is dense"));
+    }
+    file.set_moe("first_k_dense_replace", first, kMember);
+    file.set_moe_by_type("moe_layer_freq", Value(Value::List{Value(int64_t{1})}));
+  }
+  void write(const AllConfig& config, Json& json) const override {
+    json[kMember] = config.moe_config.first_k_dense_replace;
+  }
+  void object(const AllConfig& config, std::vector<Objection>& out) const override {
+    object_unless(config, "moe_config.moe_layer_freq", Value(Value::List{Value(int64_t{1})}), out,
+                  "use [1], and first_k_dense_replace");
+  }
+
+ private:
+  static constexpr const char* kMember = "first_k_dense_replace";
+  int64_t default_;
 };
 
 // Layer i, from 0, has experts if (i + 1) is divisible by decoder_sparse_step and i is not among
@@ -237,14 +384,30 @@ class BalanceLoss final : public Rule {
   }
 };
 
+// No layer has a dense MLP, so its width is nothing that the weights could contradict.
+class NoDenseWidth final : public Rule {
+ public:
+  void read(hf::Fields& file) const override {
+    for (HfSetting& setting : file.out.settings) {
+      setting.compared = setting.compared && setting.key != "ffn_hidden_size";
+    }
+  }
+};
+
 }  // namespace
 
 RulePtr dense() { return fixed("moe_config.num_experts", int64_t{1}); }
-RulePtr experts(const std::string& member, int64_t number, int64_t topk) {
-  return std::make_shared<Experts>(member, number, topk);
+RulePtr experts(const std::string& member, int64_t number, int64_t topk, const std::string& also) {
+  return std::make_shared<Experts>(member, also, number, topk);
 }
 Rules gates_by_norm_topk_prob(bool by_default) { return gates(by_default); }
 Rules normalised_gates() { return gates(std::nullopt); }
+Rules sigmoid_gates() {
+  return {fixed("moe_config.moe_router_score_function", "sigmoid"),
+          fixed("moe_config.moe_router_pre_softmax", false),
+          fixed("moe_config.moe_router_enable_expert_bias", true),
+          std::make_shared<SigmoidGates>()};
+}
 RulePtr expert_width(const std::string& member, int64_t by_default) {
   return std::make_shared<ExpertWidth>(member, by_default);
 }
@@ -252,8 +415,22 @@ RulePtr shared_expert(const std::string& member, int64_t by_default) {
   return std::make_shared<SharedExpert>(member, by_default);
 }
 RulePtr no_shared_expert() { return std::make_shared<NoSharedExpert>(); }
+RulePtr shared_experts(const std::string& member, int64_t by_default) {
+  return std::make_shared<SharedExperts>(member, by_default);
+}
+RulePtr experts_after(int64_t first_dense) { return std::make_shared<ExpertsAfter>(first_dense); }
 RulePtr experts_everywhere() { return std::make_shared<ExpertsEverywhere>(); }
 RulePtr sparse_layers() { return std::make_shared<SparseLayers>(); }
 RulePtr balance_loss() { return std::make_shared<BalanceLoss>(); }
+
+Rules grouped_softmax_gates() {
+  return {std::make_shared<GroupedSoftmaxGates>(),
+          fixed("moe_config.moe_router_score_function", "softmax"),
+          fixed("moe_config.moe_router_pre_softmax", true),
+          fixed("moe_config.norm_topk_prob", false),
+          fixed("moe_config.moe_router_enable_expert_bias", false)};
+}
+
+RulePtr no_dense_width() { return std::make_shared<NoDenseWidth>(); }
 
 }  // namespace tapestry::architectures

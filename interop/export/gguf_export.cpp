@@ -17,18 +17,6 @@ namespace {
 
 constexpr int64_t kPieceValues = int64_t{4} << 20U;
 
-Shape logical_shape(const GgufTensor& tensor, int64_t rows) {
-  Shape shape = tensor.shape;
-  shape[0] = rows;
-  return shape;
-}
-
-// How many rows of the tensor each of its logical tensors has: those of q, k and v of a GPT-2 are
-// as many.
-int64_t rows_of_part(const GgufTensor& tensor) {
-  return tensor.shape[0] / static_cast<int64_t>(tensor.logical.size());
-}
-
 // Brings the rows of whole heads into the file's order.
 void pair_heads(std::span<float> rows, int64_t head_size, int64_t columns) {
   std::vector<float> head(static_cast<size_t>(head_size * columns));
@@ -46,21 +34,24 @@ void write_gguf_tensor(const GgufTensor& tensor, const ModelWeights& weights, Gg
     writer.write(tensor.values);
     return;
   }
-  const int64_t rows = rows_of_part(tensor);
-  const int64_t columns = tensor.shape.numel() / tensor.shape[0];
-  const Shape shape = logical_shape(tensor, rows);
-  const int64_t head_size = tensor.paired_heads > 0 ? rows / tensor.paired_heads : 1;
-  // Whole rows of the file, and whole heads of what is permuted. A vector is one row.
-  const int64_t unit = tensor.shape.size() == 1 ? rows : head_size;
-  const int64_t step = std::min(rows, std::max<int64_t>(kPieceValues / columns / unit, 1) * unit);
   std::vector<float> values;
-  for (const std::string& logical : tensor.logical) {
+  for (size_t part = 0; part < tensor.logical.size(); ++part) {
+    const Shape& shape = tensor.shapes[part];
+    const int64_t rows = shape[0];
+    const int64_t columns = shape.numel() / rows;
+    const int64_t head_size = tensor.paired_heads > 0 ? rows / tensor.paired_heads : 1;
+    // Whole rows of the file, and whole heads of what is permuted. A vector is one row.
+    const int64_t unit = shape.size() == 1 ? rows : head_size;
+    const int64_t step = std::min(rows, std::max<int64_t>(kPieceValues / columns / unit, 1) * unit);
     for (int64_t row = 0; row < rows; row += step) {
       const int64_t count = std::min(step, rows - row);
       values.resize(static_cast<size_t>(count * columns));
-      weights.read(logical, shape, row * columns, values);
+      weights.read(tensor.logical[part], shape, row * columns, values);
       if (tensor.paired_heads > 0) {
         pair_heads(values, head_size, columns);
+      }
+      for (float& value : values) {
+        value += tensor.added;
       }
       writer.write(values);
     }
@@ -76,8 +67,8 @@ std::vector<std::string> export_gguf(const ExportSource& source,
   const ModelWeights weights(open_source_weights(source), source.config.model_config);
   std::vector<GgufTensorInfo> infos;
   for (const GgufTensor& tensor : model.tensors) {
-    for (const std::string& logical : tensor.logical) {
-      weights.check_tensor(logical, logical_shape(tensor, rows_of_part(tensor)));
+    for (size_t part = 0; part < tensor.logical.size(); ++part) {
+      weights.check_tensor(tensor.logical[part], tensor.shapes[part]);
     }
     infos.push_back({tensor.name, tensor.shape, type_in_file(tensor, options.type)});
   }

@@ -22,14 +22,11 @@ using architectures::Objection;
 const Architecture& gguf_family(const TransformerConfig& config) {
   std::vector<std::pair<std::string, std::vector<Objection>>> families;
   std::string known;
-  for (const Architecture& family : architectures::all()) {
-    if (!family.gguf) {
-      continue;
-    }
-    const std::string name(family.gguf->architecture);
-    families.emplace_back(name, architectures::gguf_objections(family, config));
+  for (const Architecture* family : architectures::gguf_families(config)) {
+    const std::string name(family->gguf->architecture);
+    families.emplace_back(name, architectures::gguf_objections(*family, config));
     if (families.back().second.empty()) {
-      return family;
+      return *family;
     }
     const bool repeats = families.size() > 1 && families[families.size() - 2].first == name;
     known += repeats ? "" : concat(known.empty() ? "" : ", ", name);
@@ -50,7 +47,11 @@ class GgufTable {
   void fill() {
     add_all(matrices_before_layers(c_), "", tables_.top);
     for (int64_t layer = 0; layer < c_.num_layers; ++layer) {
-      add_all(layer_matrices(c_, layer), concat("blk.", layer, "."), tables_.layer);
+      const std::vector<ModelMatrix> matrices = layer_matrices(c_, layer);
+      add_all(matrices, concat("blk.", layer, "."), tables_.layer);
+      if (layer_kind(c_, layer) == LayerKind::kMixture) {
+        add_experts(matrices, layer);
+      }
     }
     if (c_.rotary_config.rope_type == "llama3") {
       divisors();
@@ -91,13 +92,18 @@ class GgufTable {
       if (GgufTensor* joined = find(name)) {
         joined->shape[0] += shape[0];
         joined->logical.push_back(logical);
+        joined->shapes.push_back(shape);
         continue;
       }
+      const bool small = role == MatrixRole::kPositions || role == MatrixRole::kRouter;
+      const bool less_1 = matrix->is_norm() && weight && c_.layernorm_zero_centered_gamma;
       model_.tensors.push_back({.name = name,
                                 .shape = shape,
                                 .logical = {logical},
+                                .shapes = {shape},
                                 .paired_heads = paired ? matrix->shape[0] / matrix->unit : 0,
-                                .always_f32 = shape.size() == 1 || role == MatrixRole::kPositions});
+                                .always_f32 = shape.size() == 1 || small,
+                                .added = less_1 ? 1.0F : 0.0F});
     }
   }
 
@@ -108,6 +114,50 @@ class GgufTable {
       name.remove_prefix(name.find('.', std::string_view("layers.").size()) + 1);
     }
     return row.ends_with('.') && name == row.substr(0, row.size() - 1);
+  }
+
+  // The same matrix of all experts of a layer in one tensor, and the bias by which they are chosen.
+  void add_experts(const std::vector<ModelMatrix>& matrices, int64_t layer) {
+    const std::string logical_stem = concat("layers.", layer, ".moe.");
+    const std::string file_stem = concat("blk.", layer, ".");
+    for (const NamePair& row : tables_.expert) {
+      const auto first = std::find_if(matrices.begin(), matrices.end(), [&](const ModelMatrix& m) {
+        return m.experts > 0 && concat(m.name, ".").ends_with(concat(".", row.logical));
+      });
+      if (first == matrices.end()) {
+        continue;
+      }
+      for (const char* part : {"weight", "bias"}) {
+        const bool weight = part == std::string_view("weight");
+        if (!weight && !first->has_bias) {
+          continue;
+        }
+        const Shape one = weight ? first->shape : Shape{first->shape[0]};
+        GgufTensor tensor{.name = concat(file_stem, row.file, part),
+                          .shape = {first->experts},
+                          .logical = {},
+                          .always_f32 = !weight};
+        for (int64_t axis = 0; axis < one.size(); ++axis) {
+          tensor.shape.push_back(one[axis]);
+        }
+        for (int64_t expert = 0; expert < first->experts; ++expert) {
+          tensor.logical.push_back(
+              concat(logical_stem, "experts.", expert, ".", row.logical, part));
+          tensor.shapes.push_back(one);
+        }
+        model_.tensors.push_back(std::move(tensor));
+      }
+    }
+    constexpr std::string_view kBias = "moe.router.expert_bias";
+    for (const NamePair& row : tables_.layer) {
+      if (row.logical == kBias && c_.moe.moe_router_enable_expert_bias) {
+        model_.tensors.push_back({.name = concat(file_stem, row.file),
+                                  .shape = {c_.moe.num_experts},
+                                  .logical = {concat("layers.", layer, ".", kBias)},
+                                  .shapes = {{c_.moe.num_experts}},
+                                  .always_f32 = true});
+      }
+    }
   }
 
   // Among the last ones, where it is if it is.
@@ -126,8 +176,12 @@ class GgufTable {
   void divisors() {
     RotaryConfig plain = c_.rotary_config;
     plain.rope_type = "default";
-    const std::vector<double> base = rotary_frequencies(plain, c_.kv_channels.value());
-    const std::vector<double> used = rotary_frequencies(c_.rotary_config, c_.kv_channels.value());
+    const int64_t turned = rotated_channels(c_);
+    const auto frequencies = [&](const RotaryConfig& rotary) {
+      return rotary_frequencies(rotary, turned, c_.seq_length).of_pairs;
+    };
+    const std::vector<double> base = frequencies(plain);
+    const std::vector<double> used = frequencies(c_.rotary_config);
     GgufTensor tensor{.name = "rope_freqs.weight",
                       .shape = {static_cast<int64_t>(base.size())},
                       .logical = {},
@@ -173,9 +227,23 @@ void add_model_metadata(const TransformerConfig& config,
   metadata.add("general.quantization_version", kQuantizationVersion);
   AllConfig all;
   all.model_config = config;
+  all.moe_config = config.moe;
   for (const architectures::GgufKey& key : model.keys) {
-    const config::Value value = architectures::value_of(all, std::string(key.ours));
+    const config::Value value =
+        key.made != nullptr ? key.made(all) : architectures::value_of(all, std::string(key.ours));
     const std::string full = concat(arch, ".", key.key);
+    if (value.is<bool>()) {
+      metadata.add(full, value.as<bool>());
+      continue;
+    }
+    if (value.is<config::Value::List>()) {
+      std::vector<bool> list;
+      for (const config::Value& one : value.as<config::Value::List>()) {
+        list.push_back(one.as<bool>());
+      }
+      metadata.add(full, list);
+      continue;
+    }
     if (value.is<double>()) {
       metadata.add(full, static_cast<float>(value.as<double>()));
       continue;

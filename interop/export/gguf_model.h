@@ -19,10 +19,13 @@ struct GgufTensor {
   std::string name;
   Shape shape;
   std::vector<std::string> logical;
+  std::vector<Shape> shapes = {};  ///< of the logical tensors
   /// Not 0: the rows of each of so many heads are permuted from halves to pairs (pair_rows).
   int64_t paired_heads = 0;
   /// Vectors and learned positions stay F32 whatever the file's type.
   bool always_f32 = false;
+  /// 1 for gains that are stored less 1.
+  float added = 0;
   /// The tensor itself where no logical tensor has it: it follows from the configuration.
   std::vector<float> values = {};
 };

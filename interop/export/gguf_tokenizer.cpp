@@ -175,12 +175,13 @@ void set_gguf_token(GgufTokenizer& tokenizer,
                     int64_t id,
                     const std::string& text,
                     GgufTokenType type) {
-  check<ValueError>(
-      id >= 0 && id < static_cast<int64_t>(tokenizer.tokens.size()), tokenizer.source,
-      ": the token \"", text, "\" has the id ", id,
-      ", but the model's vocabulary (model_config.vocab_size) has ", tokenizer.tokens.size(),
-      " rows; if tokens were added to the tokenizer, --grow_vocab makes a row for each, else "
-      "it is not the tokenizer of this model");
+  check<ValueError>(id >= 0 && id < static_cast<int64_t>(tokenizer.tokens.size()), tokenizer.source,
+                    ": the token \"", text, "\" has the id ", id,
+                    ", but the model's vocabulary (model_config.vocab_size) has ",
+                    tokenizer.tokens.size(),
+                    " rows; if tokens were added to the tokenizer, --resize_embeddings makes a row "
+                    "for each, else "
+                    "it is not the tokenizer of this model");
   tokenizer.tokens[static_cast<size_t>(id)] = text;
   tokenizer.types[static_cast<size_t>(id)] = type;
 }

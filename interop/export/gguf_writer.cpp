@@ -120,6 +120,15 @@ void GgufMetadata::add(const std::string& key, std::span<const float> values) {
   bytes_.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
 }
 
+void GgufMetadata::add(const std::string& key, const std::vector<bool>& values) {
+  begin(key, kGgufArray);
+  append_raw<uint32_t>(bytes_, kGgufBool);
+  append_raw<uint64_t>(bytes_, values.size());
+  for (const bool value : values) {
+    append_raw<uint8_t>(bytes_, value ? 1 : 0);
+  }
+}
+
 GgufWriter::GgufWriter(const std::string& path,
                        const GgufMetadata& metadata,
                        std::vector<GgufTensorInfo> tensors)

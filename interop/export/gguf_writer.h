@@ -27,6 +27,7 @@ class GgufMetadata {
   void add(const std::string& key, std::span<const std::string> values);
   void add(const std::string& key, std::span<const int32_t> values);
   void add(const std::string& key, std::span<const float> values);
+  void add(const std::string& key, const std::vector<bool>& values);
 
   uint64_t count() const { return keys_.size(); }
   const std::string& bytes() const { return bytes_; }

@@ -135,7 +135,7 @@ class HfWriter {
 
   void plan_as_stored() {
     for (const std::string& name : weights_.files().names()) {
-      const bool constant = is_constant(weights_.names().scheme, name);
+      const bool constant = is_constant(weights_.names(), name);
       tensors_.push_back(
           {.info = {name, dtype_in_file(name, constant), weights_.files().shape(name)},
            .logical = {}});

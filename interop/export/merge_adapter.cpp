@@ -69,7 +69,6 @@ class Merge {
     if (names_.contains(table)) {
       table_ = table;
     }
-    check_experts_are_apart(names_, base_folder_);
     read_adapter();
     find_missing();
     check<ValueError>(errors_.empty(), adapter_folder_, ": the adapter does not fit the base in ",

@@ -15,7 +15,6 @@ ModelWeights::ModelWeights(std::unique_ptr<TensorSource> files, const Transforme
     : files_(std::move(files)) {
   const std::vector<std::string> list = files_->names();
   const std::set<std::string> names(list.begin(), list.end());
-  check_experts_are_apart(names, list.empty() ? "the weights" : files_->file_of(list.front()));
   names_ = FileNames(name_scheme(names), config);
 }
 

@@ -1,6 +1,7 @@
 #include "parallel_core/config/config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace tapestry {
@@ -107,10 +108,80 @@ bool is_moe_layer(const TransformerConfig& config, int64_t layer) {
 }
 
 bool is_gated(const std::string& hidden_act) {
-  return hidden_act == "swiglu" || hidden_act == "fused_swiglu";
+  return hidden_act == "swiglu" || hidden_act == "fused_swiglu" || hidden_act == "clamped_swiglu";
 }
 
-bool has_gated_mlp(const TransformerConfig& config) { return is_gated(config.hidden_act); }
+bool has_gated_mlp(const TransformerConfig& config) {
+  return is_gated(config.hidden_act) || config.gated_linear_unit;
+}
+
+bool has_window(const TransformerConfig& config, int64_t layer) {
+  return config.window_size &&
+         (!config.layer_types ||
+          config.layer_types->at(static_cast<size_t>(layer)) == "sliding_attention");
+}
+
+std::optional<int64_t> window_left(const TransformerConfig& config, int64_t layer) {
+  return has_window(config, layer) ? std::optional(config.window_size->front()) : std::nullopt;
+}
+
+bool has_rotation(const TransformerConfig& config, int64_t layer) {
+  return config.position_embedding_type == "rope" &&
+         (!config.no_rope_layers || config.no_rope_layers->at(static_cast<size_t>(layer)) != 0);
+}
+
+std::optional<RotaryConfig> sliding_rotation(const TransformerConfig& config) {
+  const RotaryConfig& rotary = config.rotary_config;
+  if (!rotary.sliding_rotary_base) {
+    return std::nullopt;
+  }
+  RotaryConfig out;
+  out.rotary_percent = rotary.rotary_percent;
+  out.rotary_interleaved = rotary.rotary_interleaved;
+  out.rotary_backward = rotary.rotary_backward;
+  out.rotary_base = *rotary.sliding_rotary_base;
+  return out;
+}
+
+RotaryConfig rotation_of(const TransformerConfig& config, int64_t layer) {
+  return has_window(config, layer) ? sliding_rotation(config).value_or(config.rotary_config)
+                                   : config.rotary_config;
+}
+
+bool norms_inputs(const TransformerConfig& config) { return config.norm_placement != "post"; }
+bool norms_outputs(const TransformerConfig& config) {
+  return config.norm_placement == "post" || config.norm_placement == "sandwich";
+}
+bool has_parallel_blocks(const TransformerConfig& config) {
+  return config.norm_placement == "parallel" || shares_norm(config);
+}
+bool shares_norm(const TransformerConfig& config) {
+  return config.norm_placement == "parallel_one_norm";
+}
+
+double attention_scale(const TransformerConfig& config) {
+  if (config.attention_scale) {
+    return *config.attention_scale;
+  }
+  const RotaryConfig& rotary = config.rotary_config;
+  const double plain = 1.0 / std::sqrt(static_cast<double>(config.kv_channels.value()));
+  const bool grows = config.multi_latent_attention && rotary.rope_type == "yarn";
+  const double growth =
+      grows ? 0.1 * rotary.mscale_all_dim.value_or(0) * std::log(rotary.rope_scaling_factor) + 1
+            : 1;
+  return plain * growth * growth;
+}
+
+int64_t rotated_channels(const TransformerConfig& config) {
+  return config.multi_latent_attention
+             ? config.qk_pos_emb_head_dim
+             : static_cast<int64_t>(static_cast<double>(config.kv_channels.value()) *
+                                    config.rotary_config.rotary_percent);
+}
+
+int64_t value_channels(const TransformerConfig& config) {
+  return config.multi_latent_attention ? config.v_head_dim : config.kv_channels.value();
+}
 
 int64_t moe_ffn_hidden_size(const TransformerConfig& config) {
   return config.moe.moe_ffn_hidden_size.value_or(config.ffn_hidden_size);

@@ -217,13 +217,23 @@ struct DatasetConfig {
 struct RotaryConfig {
   double rotary_percent = 1.0;
   bool rotary_interleaved = false;
+  bool rotary_backward = false;
   std::optional<double> seq_len_interpolation_factor;
   double rotary_base = 10000.0;
-  std::string rope_type = "default";  // default|llama3; the rest is llama3's
+  std::optional<double> sliding_rotary_base;  // of sliding_attention layers, which are unscaled
+  std::string rope_type = "default";          // default|llama3|yarn|longrope|dynamic
   double rope_scaling_factor = 8.0;
-  double low_freq_factor = 1.0;
-  double high_freq_factor = 4.0;
   int64_t original_max_position_embeddings = 8192;
+  double low_freq_factor = 1.0;  // llama3
+  double high_freq_factor = 4.0;
+  double beta_fast = 32.0;  // yarn
+  double beta_slow = 1.0;
+  bool truncate = true;
+  std::optional<double> mscale;
+  std::optional<double> mscale_all_dim;
+  std::optional<double> attention_factor;           // yarn, longrope
+  std::optional<std::vector<double>> short_factor;  // longrope
+  std::optional<std::vector<double>> long_factor;
   bool operator==(const RotaryConfig&) const = default;
 };
 
@@ -276,6 +286,7 @@ struct MoEConfig {
   std::string topk_method = "greedy";  // greedy | group_limited_greedy | noaux_tc
   std::optional<int64_t> moe_router_num_groups;
   std::optional<int64_t> moe_router_group_topk;
+  bool moe_router_has_bias = false;
   bool moe_router_enable_expert_bias = false;
   double moe_router_bias_update_rate = 1e-3;
   // none | aux_loss | seq_aux_loss | global_aux_loss | device
@@ -338,6 +349,7 @@ struct TransformerConfig {
   ~TransformerConfig();
 
   std::optional<std::string> from_hf;           // folder whose config.json gives the keys below
+  std::optional<std::string> hf_model_type;     // the family in whose form files are written
   bool sequence_parallel = false;               // resolved: parallel_config.sequence_parallel
   std::vector<LayerRecompute> layer_recompute;  // resolved; empty: nothing beyond what is usual
   MoEConfig moe;                                // resolved: moe_config, if there are experts
@@ -366,12 +378,36 @@ struct TransformerConfig {
   bool use_eod_reset = false;   // short for dataset_config.reset_attention_mask
   std::optional<FlashAttentionConfig> fa_config;
   std::optional<std::vector<int64_t>> window_size;  // {L, 0}: the token itself and L before it
+  // Resolved: empty where all layers are alike, else a kind for each.
+  std::optional<std::vector<std::string>> layer_types;  // full_attention | sliding_attention
+  std::optional<int64_t> sliding_window_pattern;        // resolved: layer_types
+  // Resolved: empty where all layers rotate, else 1 for each that does, 0 for the others.
+  std::optional<std::vector<int64_t>> no_rope_layers;
   bool qk_layernorm = false;
-  bool gated_linear_unit = false;   // resolved: hidden_act == "swiglu"
-  std::string hidden_act = "gelu";  // gelu | fast_gelu | relu | silu | swiglu | squared_relu
+  std::string qk_layernorm_scope = "head";  // head | each_head | projection
+  bool qk_layernorm_after_rotary = false;
+  std::optional<double> clip_qkv;  // bound of queries, keys and values; empty: none
+  bool attention_sinks = false;
+  std::optional<double> attention_scale;  // empty: kv_channels^-1/2
+  double attention_softcap = 0.0;         // 0: none
+  double logit_softcap = 0.0;
+  double embedding_multiplier = 1.0;
+  double residual_multiplier = 1.0;
+  double logit_multiplier = 1.0;
+  double query_temperature_beta = 0.0;
+  bool gated_linear_unit = false;  // resolved: True for swiglu and clamped_swiglu
+  // gelu | fast_gelu | relu | silu | squared_relu | xielu | swiglu | clamped_swiglu
+  std::string hidden_act = "gelu";
+  double swiglu_limit = 7.0;  // clamped_swiglu
+  double swiglu_alpha = 1.702;
   std::optional<bool> apply_swiglu_fusion;  // empty: use_fused_kernels
   std::string normalization = "LayerNorm";  // LayerNorm | RMSNorm
   double norm_epsilon = 1e-5;
+  bool layernorm_zero_centered_gamma = false;
+  bool norm_has_bias = true;  // of LayerNorm
+  bool norm_has_gain = true;
+  bool embedding_norm = false;
+  std::string norm_placement = "pre";  // pre | post | sandwich | parallel | parallel_one_norm
   bool apply_residual_connection_post_norm = false;
   bool use_final_norm = true;
   std::optional<DType> residual_connection_dtype;  // empty: that of the activations
@@ -405,7 +441,13 @@ struct TransformerConfig {
   std::optional<bool> apply_rope_fusion;  // empty: use_fused_kernels
   bool use_fused_kernels = true;
   std::optional<bool> fused_linear_cross_entropy;  // empty: while training with fused kernels
-  bool use_sandwich_norm = false;
+  bool multi_latent_attention = false;
+  std::optional<int64_t> q_lora_rank;  // empty: queries are projected at once
+  int64_t kv_lora_rank = 512;
+  int64_t qk_head_dim = 128;         // of a head's channels, those that are not rotated
+  int64_t qk_pos_emb_head_dim = 64;  // and those that are
+  int64_t v_head_dim = 128;
+  bool use_sandwich_norm = false;  // resolved: norm_placement == "sandwich"
   double attn_post_norm_scale = 1.0;
   double ffn_post_norm_scale = 1.0;
   bool operator==(const TransformerConfig&) const = default;
@@ -611,10 +653,39 @@ bool fuses_head_and_loss(const TransformerConfig& config);
 /// Whether the feed-forward block of a layer, counted from 0, is a mixture of experts.
 bool is_moe_layer(const TransformerConfig& config, int64_t layer);
 
-/// Whether an activation is gated, of an input twice as wide as its output: gate first, then up.
+/// Whether an activation is a gate by itself, of an input twice as wide as its output: gate first,
+/// then up. Others become one by gated_linear_unit: activation(gate) * up.
 bool is_gated(const std::string& hidden_act);
 /// Whether the MLP has one, and so w_gate beside w_up.
 bool has_gated_mlp(const TransformerConfig& config);
+
+/// Whether queries of a layer, counted from 0, see the window alone.
+bool has_window(const TransformerConfig& config, int64_t layer);
+/// Number of tokens before its own that a query of the layer sees; nothing: all.
+std::optional<int64_t> window_left(const TransformerConfig& config, int64_t layer);
+/// Whether the layer's queries and keys are rotated.
+bool has_rotation(const TransformerConfig& config, int64_t layer);
+/// The rotation of its queries and keys: sliding layers have another with sliding_rotary_base.
+RotaryConfig rotation_of(const TransformerConfig& config, int64_t layer);
+/// That of sliding layers, where it is another.
+std::optional<RotaryConfig> sliding_rotation(const TransformerConfig& config);
+
+// What norm_placement says of a layer: norms of the blocks' inputs and of their outputs; attention
+// and MLP that read the same sum; and one norm for both of them.
+bool norms_inputs(const TransformerConfig& config);
+bool norms_outputs(const TransformerConfig& config);
+bool has_parallel_blocks(const TransformerConfig& config);
+bool shares_norm(const TransformerConfig& config);
+
+/// What scores are multiplied by: attention_scale, or kv_channels^-1/2; with multi-latent attention
+/// and yarn that times (0.1 mscale_all_dim ln(rope_scaling_factor) + 1)^2 (DeepSeek-V2,
+/// arXiv:2405.04434).
+double attention_scale(const TransformerConfig& config);
+
+/// Channels of a head that are rotated.
+int64_t rotated_channels(const TransformerConfig& config);
+/// Channels of a head's values.
+int64_t value_channels(const TransformerConfig& config);
 
 /// Width inside an expert.
 int64_t moe_ffn_hidden_size(const TransformerConfig& config);

@@ -19,6 +19,10 @@ int64_t checked_product(int64_t a, int64_t b, const char* what) {
   return a * b;
 }
 
+bool has_norm_bias(const TransformerConfig& config) {
+  return config.normalization == "LayerNorm" && config.norm_has_bias;
+}
+
 // The biases of a rank's part follow the rows; those of a matrix that is divided by its columns are
 // added once, by everybody.
 double bias_elements(const ModelMatrix& matrix, const ModelShares& shares) {
@@ -37,21 +41,26 @@ class MatrixList {
 
   void add_norms() {
     const int64_t hidden = config_.hidden_size;
-    norm("input_norm", "attention_norm", hidden);
-    if (config_.qk_layernorm) {
-      norm("attention.q_norm", "attention.q_norm", widths_.channels);
-      norm("attention.k_norm", "attention.k_norm", widths_.channels);
+    if (norms_inputs(config_)) {
+      norm("input_norm", "attention_norm", hidden);
     }
-    if (config_.use_sandwich_norm) {
+    if (config_.qk_layernorm) {
+      head_norms("attention.q_norm", widths_.heads);
+      head_norms("attention.k_norm", widths_.groups);
+    }
+    if (norms_outputs(config_)) {
       norm("attn_post_norm", "attention_post_norm", hidden);
       norm("ffn_post_norm", "ffn_post_norm", hidden);
     }
-    norm("post_attention_norm", "ffn_norm", hidden);
+    if (norms_inputs(config_) && !shares_norm(config_)) {
+      norm("post_attention_norm", "ffn_norm", hidden);
+    }
   }
 
   void add_router() {
     add("mlp.router", "moe.router", MatrixRole::kRouter,
-        {config_.moe.num_experts, config_.hidden_size});
+        {config_.moe.num_experts, config_.hidden_size})
+        .has_bias = config_.moe.moe_router_has_bias;
     if (has_shared_expert() && config_.moe.use_shared_expert_gating) {
       add("mlp.shared_expert_gate", "moe.shared_expert_gate", MatrixRole::kSharedExpertGate,
           {1, config_.hidden_size});
@@ -59,20 +68,14 @@ class MatrixList {
   }
 
   void add_attention() {
-    const int64_t hidden = config_.hidden_size;
-    const auto fused = [&](const char* name, MatrixRole role, int64_t rows) {
-      ModelMatrix& matrix =
-          add("attention.qkv_proj", concat("attention.", name), role, {rows, hidden});
-      matrix.has_bias = config_.qkv_has_bias;
-      divide(matrix, 0, widths_.channels);
-    };
-    fused("wq", MatrixRole::kQuery, widths_.queries);
-    fused("wk", MatrixRole::kKey, widths_.keys);
-    fused("wv", MatrixRole::kValue, widths_.keys);
-    ModelMatrix& out =
-        add("attention.out_proj", "attention.wo", MatrixRole::kOutput, {hidden, widths_.queries});
-    out.has_bias = config_.out_proj_has_bias;
-    divide(out, 1, widths_.channels);
+    if (config_.multi_latent_attention) {
+      add_latent_attention();
+    } else {
+      add_heads();
+    }
+    if (config_.attention_sinks) {
+      add("attention", "attention.sinks", MatrixRole::kVector, {widths_.heads}).sharded_axis = 0;
+    }
   }
 
   void add_mlp() { add_mlp("mlp", "feed_forward.", widths_.ffn); }
@@ -95,6 +98,57 @@ class MatrixList {
  private:
   bool has_shared_expert() const { return widths_.shared_ffn > 0; }
 
+  void add_heads() {
+    const int64_t hidden = config_.hidden_size;
+    const auto fused = [&](const char* name, MatrixRole role, int64_t rows) {
+      ModelMatrix& matrix =
+          add("attention.qkv_proj", concat("attention.", name), role, {rows, hidden});
+      matrix.has_bias = config_.qkv_has_bias;
+      divide(matrix, 0, widths_.channels);
+    };
+    fused("wq", MatrixRole::kQuery, widths_.queries);
+    fused("wk", MatrixRole::kKey, widths_.keys);
+    fused("wv", MatrixRole::kValue, widths_.keys);
+    ModelMatrix& out =
+        add("attention.out_proj", "attention.wo", MatrixRole::kOutput, {hidden, widths_.queries});
+    out.has_bias = config_.out_proj_has_bias;
+    divide(out, 1, widths_.channels);
+  }
+
+  void add_latent_attention() {
+    const int64_t hidden = config_.hidden_size;
+    const int64_t rank = config_.kv_lora_rank;
+    const int64_t values = widths_.value_channels;
+    const auto linear = [&](const char* module, const char* name, MatrixRole role, int64_t rows,
+                            int64_t columns) -> ModelMatrix& {
+      return add(concat("attention.", module), concat("attention.", name), role, {rows, columns});
+    };
+    const auto on_every_rank = [&](ModelMatrix& matrix) {
+      matrix.has_bias = config_.qkv_has_bias;
+      matrix.quantizable = matrix.takes_adapter = true;
+    };
+    if (config_.q_lora_rank) {
+      const int64_t of_queries = *config_.q_lora_rank;
+      on_every_rank(linear("q_a_proj", "wq_a", MatrixRole::kQuery, of_queries, hidden));
+      norm("attention.q_a_norm", "attention.q_a_norm", of_queries);
+      divide(linear("q_b_proj", "wq_b", MatrixRole::kQuery, widths_.queries, of_queries), 0,
+             widths_.channels);
+    } else {
+      divide(linear("q_proj", "wq", MatrixRole::kQuery, widths_.queries, hidden), 0,
+             widths_.channels);
+    }
+    on_every_rank(
+        linear("kv_a_proj", "wkv_a", MatrixRole::kKey, rank + config_.qk_pos_emb_head_dim, hidden));
+    norm("attention.kv_a_norm", "attention.kv_a_norm", rank);
+    divide(linear("kv_b_proj", "wkv_b", MatrixRole::kKey,
+                  widths_.heads * (config_.qk_head_dim + values), rank),
+           0, config_.qk_head_dim + values);
+    ModelMatrix& out =
+        linear("out_proj", "wo", MatrixRole::kOutput, hidden, widths_.heads * values);
+    out.has_bias = config_.out_proj_has_bias;
+    divide(out, 1, values);
+  }
+
   ModelMatrix& add(const std::string& module,
                    const std::string& name,
                    MatrixRole role,
@@ -107,7 +161,23 @@ class MatrixList {
   }
 
   void norm(const char* module, const char* name, int64_t size) {
-    add(module, name, MatrixRole::kNorm, {size}).has_bias = config_.normalization == "LayerNorm";
+    if (config_.norm_has_gain) {
+      add(module, name, MatrixRole::kNorm, {size}).has_bias = has_norm_bias(config_);
+    }
+  }
+
+  void head_norms(const char* name, int64_t heads) {
+    if (config_.qk_layernorm_scope == "projection") {
+      ModelMatrix& matrix = add(name, name, MatrixRole::kNorm, {heads * widths_.channels});
+      matrix.sharded_axis = 0;
+      matrix.unit = widths_.channels;
+    } else if (config_.qk_layernorm_scope == "each_head") {
+      for (int64_t head = 0; head < heads; ++head) {
+        add(name, concat(name, ".", head), MatrixRole::kNorm, {widths_.channels});
+      }
+    } else {
+      norm(name, name, widths_.channels);
+    }
   }
 
   // The linear layers whose matrices ranks divide are those that can be frozen and adapted.
@@ -130,6 +200,10 @@ class MatrixList {
     }
     part("w_up", MatrixRole::kUp, "mapping", {width, hidden}, 0);
     part("w_down", MatrixRole::kDown, "projection", {hidden, width}, 1);
+    if (config_.hidden_act == "xielu") {
+      add(module, prefix + "alpha_p", MatrixRole::kVector, {1});
+      add(module, prefix + "alpha_n", MatrixRole::kVector, {1});
+    }
   }
 
   const TransformerConfig& config_;
@@ -155,6 +229,9 @@ LayerWidths layer_widths(const TransformerConfig& config, const ModelShares& sha
   widths.groups = (config.num_query_groups + tp - 1) / tp;
   widths.queries = checked_product(widths.heads, widths.channels, "num_attention_heads");
   widths.keys = checked_product(widths.groups, widths.channels, "num_query_groups");
+  widths.value_channels = config.multi_latent_attention ? config.v_head_dim : widths.channels;
+  widths.values = checked_product(widths.groups, widths.value_channels, "num_query_groups");
+  widths.context = checked_product(widths.heads, widths.value_channels, "num_attention_heads");
   widths.ffn = config.ffn_hidden_size / tp;
   widths.expert_ffn = moe_ffn_hidden_size(config) / std::max<int64_t>(shares.expert_tensor, 1);
   widths.shared_ffn = config.moe.moe_shared_expert_intermediate_size.value_or(0) / tp;
@@ -187,6 +264,24 @@ std::vector<ModelMatrix> layer_matrices(const TransformerConfig& config,
   return table.take();
 }
 
+namespace {
+
+// Of the model's norms outside of layers.
+void append_norm(const TransformerConfig& config,
+                 const char* module,
+                 const char* name,
+                 std::vector<ModelMatrix>& out) {
+  if (config.norm_has_gain) {
+    out.push_back({.name = name,
+                   .module = concat(kLanguageModel, module),
+                   .role = MatrixRole::kNorm,
+                   .shape = {config.hidden_size},
+                   .has_bias = has_norm_bias(config)});
+  }
+}
+
+}  // namespace
+
 std::vector<ModelMatrix> matrices_before_layers(const TransformerConfig& config) {
   const int64_t hidden = config.hidden_size;
   std::vector<ModelMatrix> out = {{.name = "tok_embeddings",
@@ -205,6 +300,9 @@ std::vector<ModelMatrix> matrices_before_layers(const TransformerConfig& config)
     }
     out.push_back(std::move(positions));
   }
+  if (config.embedding_norm) {
+    append_norm(config, "embedding.norm", "embedding_norm", out);
+  }
   return out;
 }
 
@@ -212,11 +310,7 @@ std::vector<ModelMatrix> matrices_after_layers(const TransformerConfig& config) 
   const int64_t hidden = config.hidden_size;
   std::vector<ModelMatrix> out;
   if (config.use_final_norm) {
-    out.push_back({.name = "final_norm",
-                   .module = concat(kLanguageModel, "encoder.final_norm"),
-                   .role = MatrixRole::kNorm,
-                   .shape = {hidden},
-                   .has_bias = config.normalization == "LayerNorm"});
+    append_norm(config, "encoder.final_norm", "final_norm", out);
   }
   if (config.untie_embeddings_and_output_weights) {
     out.push_back({.name = "lm_head",

@@ -27,6 +27,7 @@ enum class MatrixRole : uint8_t {
   kGate,  ///< of an MLP, a shared expert or a routed expert
   kUp,
   kDown,
+  kVector,  ///< no operand of a product: sinks of attention, numbers of an activation
 };
 
 /// A weight of the model with its bias.
@@ -47,6 +48,8 @@ struct ModelMatrix {
   bool takes_adapter = false;  ///< lora_config can adapt it
 
   bool is_norm() const { return role == MatrixRole::kNorm; }
+  /// Whether it is the operand of a matrix product.
+  bool is_matrix() const { return !is_norm() && role != MatrixRole::kVector; }
 };
 
 /// Ranks over which a model's matrices are divided, and those of its experts.
@@ -62,8 +65,11 @@ struct LayerWidths {
   int64_t groups = 0;    ///< of keys and values; a rank has at least one
   int64_t channels = 0;  ///< of a head
   int64_t queries = 0;   ///< heads * channels
-  int64_t keys = 0;      ///< groups * channels, of keys as of values
-  int64_t ffn = 0;       ///< inside the MLP
+  int64_t keys = 0;      ///< groups * channels
+  int64_t value_channels = 0;
+  int64_t values = 0;   ///< groups * value_channels
+  int64_t context = 0;  ///< heads * value_channels: what attention gives
+  int64_t ffn = 0;      ///< inside the MLP
   int64_t expert_ffn = 0;
   int64_t shared_ffn = 0;  ///< inside the shared expert; 0: there is none
   int64_t gates = 1;       ///< 2 where the first matrix of an MLP gives gate and up

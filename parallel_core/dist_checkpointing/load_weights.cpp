@@ -205,7 +205,7 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
   const std::vector<std::string> names = files.names();
   std::vector<double> ranks_with;  // of each name
   for (const std::string& name : names) {
-    ranks_with.push_back(used.contains(name) || is_constant(scheme.scheme, name) ? 1 : 0);
+    ranks_with.push_back(used.contains(name) || is_constant(scheme, name) ? 1 : 0);
   }
   sum_over_pipeline(ranks_with);
   sum_over(experts_group(), ranks_with);
@@ -313,7 +313,6 @@ Fitting open_fitting(const ParallelModel& model,
   const std::vector<std::string> list = found.files->names();
   const std::set<std::string> names(list.begin(), list.end());
   if (model.has_file_names_of_config()) {
-    check_experts_are_apart(names, resolved);
     found.scheme = FileNames(name_scheme(names), config);
   }
   found.by_module_paths =

@@ -35,6 +35,12 @@ LogicalState without_wrappers(LogicalState state) {
 }
 
 Tensor part_at(const Tensor& whole, const FilePlace& place, const Shape& shape) {
+  if (place.strides) {
+    const Tensor dense = whole.contiguous();
+    const Strides strides = shape.size() == 1 ? Strides{place.strides->row}
+                                              : Strides{place.strides->row, place.strides->column};
+    return alias(dense, shape, strides, dense.offset() + place.strides->offset).contiguous();
+  }
   if (place.transposed) {
     return whole.transpose(0, 1).slice(0, place.first, place.first + shape[0]).contiguous();
   }
@@ -85,7 +91,7 @@ LogicalState in_logical_names(LogicalState state,
     }
   }
   for (auto& [name, tensor] : state) {
-    if (!used.contains(name) && !is_constant(scheme, name)) {
+    if (!used.contains(name) && !is_constant(file_names, name)) {
       out.emplace(name, std::move(tensor));
     }
   }

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
@@ -13,7 +14,9 @@ namespace {
 constexpr std::string_view kLoraA = ".lora_A.weight";
 constexpr std::string_view kLoraB = ".lora_B.weight";
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
-constexpr std::string_view kFusedModule = ".wqkv";
+// Modules that hold several logical ones, of which any has their path.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kFusedModules = {
+    {{".wqkv", ".wq"}, {".w_gate_up", ".w_gate"}}};
 constexpr std::string_view kTableTensor = "tok_embeddings.weight";
 constexpr std::string_view kOutputTensor = "lm_head.weight";
 
@@ -34,8 +37,11 @@ FilePlace row_place(const FileNames& names, const std::string& module, int64_t r
 }
 
 std::string path_of(const FileNames& names, std::string module) {
-  if (module.ends_with(kFusedModule)) {  // any of its logical ones has its path
-    module.replace(module.size() - kFusedModule.size(), std::string::npos, ".wq");
+  for (const auto& [fused, one] : kFusedModules) {
+    if (module.ends_with(fused)) {
+      module.replace(module.size() - fused.size(), std::string::npos, one);
+      break;
+    }
   }
   return row_place(names, module, 1).name;
 }

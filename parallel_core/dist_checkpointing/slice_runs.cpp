@@ -10,7 +10,10 @@ FileRuns::FileRuns(const nn::LogicalTensor& logical, const FilePlace& place)
   if (axes == 0) {
     return;
   }
-  columns_ = slice_[axes - 1];
+  columns_ = place.strides && axes == 1 ? 1 : slice_[axes - 1];
+  if (place.strides) {
+    return;
+  }
   together_ = columns_;
   for (int64_t axis = axes - 1; axis > 0 && slice_[axis] == place.shape[axis]; --axis) {
     together_ *= slice_[axis - 1];
@@ -21,6 +24,11 @@ FileRuns::FileRuns(const nn::LogicalTensor& logical, const FilePlace& place)
 }
 
 int64_t FileRuns::element_of(int64_t number) const {
+  if (place_.strides) {
+    const int64_t row = offset_[0] + number / columns_;
+    const int64_t column = (slice_.size() > 1 ? offset_[1] : 0) + number % columns_;
+    return place_.strides->offset + row * place_.strides->row + column * place_.strides->column;
+  }
   if (place_.transposed) {
     const int64_t row = place_.row(offset_[0] + number / columns_);
     const int64_t column = offset_[1] + number % columns_;

@@ -31,6 +31,10 @@ class FileRuns {
     if (range.size() <= 0) {
       return;
     }
+    if (place_.strides) {
+      visit_elements(range, visit);
+      return;
+    }
     if (!place_.transposed) {
       visit_rows(range, visit);
       return;

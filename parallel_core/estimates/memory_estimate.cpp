@@ -419,7 +419,7 @@ class StageEstimate {
     const double keys = d(widths_.keys);
     const double values_in_mlp = d(widths_.gates + 1);
     double widest = std::max(2 * hidden + d(widths_.ffn) * values_in_mlp,
-                             2 * hidden + 2 * (queries + 2 * keys));
+                             2 * hidden + 2 * (queries + keys + d(widths_.values)));
     if (layers_.mixtures > 0) {
       // Rows of experts and their gradients, also on their way.
       const double rows =
@@ -430,8 +430,8 @@ class StageEstimate {
     if (cp_ > 1) {
       // Keys and values of whole sequences, a quarter of the groups at a time: gathered, in order
       // and the next ones on their way, and their gradients in float32 in two orders.
-      const double segment = keys / std::min(4.0, d(widths_.groups));
-      estimate_.workspace += bytes_of(2 * d(cp_) * tokens_ * segment * (3 * element_ + 2 * 4));
+      const double segment = (keys + d(widths_.values)) / std::min(4.0, d(widths_.groups));
+      estimate_.workspace += bytes_of(d(cp_) * tokens_ * segment * (3 * element_ + 2 * 4));
     }
   }
 

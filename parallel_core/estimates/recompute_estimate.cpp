@@ -7,6 +7,7 @@
 
 #include "autograd/tensor/dtype.h"
 #include "parallel_core/config/model_matrices.h"
+#include "parallel_core/estimates/attention_context.h"
 #include "parallel_core/estimates/memory_estimate.h"
 #include "parallel_core/precision.h"
 #include "parallel_core/transformer/activation.h"
@@ -41,15 +42,19 @@ struct Sizes {
     hidden = as_double(model.hidden_size);
     queries = as_double(widths.queries);
     keys = as_double(widths.keys);
+    values = as_double(widths.values);
+    context = as_double(widths.context);
+    for (const ModelMatrix& matrix : layer_matrices(model, 0)) {
+      const MatrixRole role = matrix.role;
+      if (role == MatrixRole::kQuery || role == MatrixRole::kKey || role == MatrixRole::kValue) {
+        heads_weights += weight_elements(matrix, {.tensor = tp});
+      }
+    }
     heads = as_double(widths.heads);
     groups = as_double(widths.groups);
     ffn = as_double(widths.ffn);
     up = ffn * as_double(widths.gates);
-    const double whole = as_double(model.seq_length);
-    const double context = model.window_size
-                               ? std::min(as_double(model.window_size->front() + 1), whole / 2)
-                               : whole / 2;
-    attention_flops = 4 * context * queries * tokens;
+    attention_flops = 2 * mean_context(model) * (queries + context) * tokens;
     const Precision precision = precision_of(model);
     activation = as_double(size_of(precision.activation));
     residual = as_double(size_of(precision.residual));
@@ -73,7 +78,9 @@ struct Sizes {
   }
 
   LayerWidths widths;
-  double tokens, piece, ranks, hidden, queries, keys, heads, groups, ffn, up, attention_flops;
+  double heads_weights = 0;  // elements of what makes queries, keys and values
+  double tokens, piece, ranks, hidden, queries, keys, values, context, heads, groups, ffn, up,
+      attention_flops;
   double activation, residual;  // bytes
   double rows;                  // that go through the MLP, or this rank's experts
   // Of a mixture: tokens whose experts this rank chooses, the rows that it makes of them, and the
@@ -96,13 +103,13 @@ std::array<OpCost, kOps> op_costs(const TransformerConfig& model,
   const double per_row = s.rows * s.activation;
   const bool rotates = model.position_embedding_type == "rope";
   const bool norms = model.qk_layernorm;
-  const bool sandwich = model.use_sandwich_norm;
+  const bool sandwich = norms_outputs(model);
   const bool fused_activation = uses_fused_activation(model);
-  set(LayerOp::kInputNorm, hidden, true, 0, {});
+  set(LayerOp::kInputNorm, norms_inputs(model) ? hidden : 0, true, 0, {});
   // Several queries of several groups are copied out of the product.
   const bool copies_queries = s.queries > s.keys && s.groups > 1 && (norms || !rotates);
-  set(LayerOp::kQkv, per_width * (s.queries * (copies_queries ? 2 : 1) + 2 * s.keys), true,
-      2 * s.tokens * s.hidden * (s.queries + 2 * s.keys), {LayerOp::kInputNorm});
+  set(LayerOp::kQkv, per_width * (s.queries * (copies_queries ? 2 : 1) + s.keys + s.values), true,
+      2 * s.tokens * s.heads_weights, {LayerOp::kInputNorm});
   if (norms) {
     set(LayerOp::kQNorm, per_width * s.queries, !rotates, 0, {LayerOp::kQkv});
     set(LayerOp::kKNorm, per_width * s.keys, !rotates, 0, {LayerOp::kQkv});
@@ -113,9 +120,9 @@ std::array<OpCost, kOps> op_costs(const TransformerConfig& model,
   if (rotates) {
     set(LayerOp::kRotary, per_width * (s.queries + s.keys), true, 0, heads);
   }
-  set(LayerOp::kCoreAttention, per_width * s.queries, true, s.attention_flops,
+  set(LayerOp::kCoreAttention, per_width * s.context, true, s.attention_flops,
       rotates ? std::vector<LayerOp>{LayerOp::kRotary, LayerOp::kQkv} : heads);
-  set(LayerOp::kOutProj, hidden, sandwich, 2 * s.tokens * s.queries * s.hidden,
+  set(LayerOp::kOutProj, hidden, sandwich, 2 * s.tokens * s.context * s.hidden,
       {LayerOp::kCoreAttention});
   LayerOp attended = LayerOp::kOutProj;
   if (sandwich) {
@@ -123,15 +130,15 @@ std::array<OpCost, kOps> op_costs(const TransformerConfig& model,
     attended = LayerOp::kAttentionPostNorm;
   }
   set(LayerOp::kAdd, residual, true, 0, {attended});
-  set(LayerOp::kPostAttentionNorm, hidden, true, 0, {LayerOp::kAdd});
+  set(LayerOp::kPostAttentionNorm, norms_inputs(model) && !shares_norm(model) ? hidden : 0, true, 0,
+      {LayerOp::kAdd});
   // A bias is added before a gated activation, which keeps the sum.
   const bool adds_bias = has_gated_mlp(model) && model.mlp_has_bias;
   const bool reads_input = model.hidden_act != "relu" && !(adds_bias && keeps_activation);
   set(LayerOp::kMapping, per_row * s.up + per_width * s.shared_up, reads_input,
       2 * s.hidden * (s.rows * s.up + s.tokens * s.shared_up), {LayerOp::kPostAttentionNorm});
   set(LayerOp::kActivation, per_row * s.ffn + per_width * s.shared,
-      keeps_activation || !(fused_activation && keeps_only_input(model.hidden_act)), 0,
-      {LayerOp::kMapping});
+      keeps_activation || !(fused_activation && keeps_only_input(model)), 0, {LayerOp::kMapping});
   ops[static_cast<size_t>(LayerOp::kActivation)].beside =
       adds_bias ? per_row * s.up + per_width * s.shared_up : 0;
   set(LayerOp::kProjection, hidden, sandwich, 2 * s.hidden * (s.rows * s.ffn + s.tokens * s.shared),

@@ -10,6 +10,7 @@
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/config/layer_split.h"
+#include "parallel_core/estimates/attention_context.h"
 #include "parallel_core/estimates/memory_estimate.h"
 #include "parallel_core/estimates/trained_share.h"
 #include "parallel_core/parameter_count.h"
@@ -37,7 +38,7 @@ double d(int64_t value) { return static_cast<double>(value); }
 double matrix_elements(const TransformerConfig& model, LayerKind kind) {
   double sum = 0;
   for (const ModelMatrix& matrix : layer_matrices(model, 0, kind)) {
-    if (!matrix.is_norm()) {
+    if (matrix.is_matrix()) {
       sum += weight_elements(matrix) * (matrix.experts > 0 ? d(model.moe.moe_router_topk) : 1);
     }
   }
@@ -46,10 +47,8 @@ double matrix_elements(const TransformerConfig& model, LayerKind kind) {
 
 // FLOPs of a token in the products of a layer, forward; half of the S x S products of attention.
 double layer_flops(const TransformerConfig& model, LayerKind kind) {
-  const double context = model.window_size
-                             ? std::min(d(model.window_size->front() + 1), d(model.seq_length) / 2)
-                             : d(model.seq_length) / 2;
-  const double attention = 4 * context * d(layer_widths(model).queries);
+  const LayerWidths widths = layer_widths(model);
+  const double attention = 2 * mean_context(model) * (d(widths.queries) + d(widths.context));
   return 2 * matrix_elements(model, kind) + attention;
 }
 

@@ -19,7 +19,7 @@ struct AdaptedModule {
   /// Path of the module in memory: "language_model.encoder.layers.0.attention.qkv_proj".
   std::string cell;
   /// Logical: "layers.0.attention.wq"; "layers.0.attention.wqkv" where the file has one fused
-  /// matrix (GPT-2's c_attn).
+  /// matrix (GPT-2's c_attn), "layers.0.feed_forward.w_gate_up" (Phi-3's gate_up_proj).
   std::string module;
   /// "model.layers.0.self_attn.q_proj", "transformer.h.0.attn.c_attn"; empty where the model has no
   /// Hugging Face names.

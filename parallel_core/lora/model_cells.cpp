@@ -32,8 +32,10 @@ class CellMaker {
     ModelCell& cell = cells.back();
     const std::string path = hf_path(matrix.name, matrix.shape.size());
     if (!path.empty() && !cell.modules.empty() && cell.modules.back().hf_path == path) {
+      const size_t last = matrix.name.rfind('.') + 1;
+      const bool gated = std::string_view(matrix.name).substr(last) == "w_up";
       cell.modules.back().name =
-          matrix.name.substr(0, matrix.name.rfind('.') + 1) + std::string(kFusedName);
+          matrix.name.substr(0, last) + std::string(gated ? kFusedGate : kFusedName);
     } else {
       cell.modules.push_back({.name = matrix.name, .hf_path = path});
     }
@@ -52,8 +54,10 @@ class CellMaker {
   }
 
  private:
-  // Only queries, keys and values lie in one tensor of a file.
+  // What may lie in one tensor of a file: queries, keys and values, or the two halves of a gated
+  // MLP.
   static constexpr std::string_view kFusedName = "wqkv";
+  static constexpr std::string_view kFusedGate = "w_gate_up";
 
   std::string hf_path(const std::string& name, int64_t dims) const {
     constexpr std::string_view kEnd = ".weight";

@@ -7,6 +7,7 @@
 #include "autograd/ops/map.h"
 #include "autograd/ops/rows.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/init_method.h"
@@ -32,6 +33,14 @@ Tensor reduced(const Tensor& partial, const TensorParallelLayout& layout) {
   return layout.sequence_axis ? reduce_scatter_to_sequence_parallel_region(
                                     partial, *layout.sequence_axis, *layout.group)
                               : reduce_from_model_parallel_region(partial, *layout.group);
+}
+
+// How the ranks' parts of a column-parallel layer relate, and what its product knows of them.
+TensorParallel rows_on_ranks(const ParallelLinearSpec& spec) {
+  return spec.replicated ? spec.layout.hidden_gradient() : TensorParallel::kSharded;
+}
+TensorParallelLayout layout_of_rows(const ParallelLinearSpec& spec) {
+  return spec.replicated ? TensorParallelLayout{} : spec.layout;
 }
 
 // What is to be registered of a layer's additions: values, flags and logical tensors.
@@ -62,7 +71,7 @@ std::vector<LowRankStart> low_rank_starts(const ParallelLinearSpec& spec, bool r
              .tp_axis = 1};
   b.flags = {.matmul = true,
              .adapter = true,
-             .tp = rows_are_divided ? TensorParallel::kSharded : replicated,
+             .tp = rows_are_divided ? rows_on_ranks(spec) : replicated,
              .tp_axis = 0};
   magnitude.flags = b.flags;
   magnitude.flags.matmul = false;
@@ -89,7 +98,7 @@ std::optional<LowRankAddition> make_low_rank(const ParallelLinearSpec& spec,
     made.push_back(&parameter);
   }
   return LowRankAddition(spec.low_rank, {made[0], made[1], made.size() > 2 ? made[2] : nullptr},
-                         spec.precision, spec.layout);
+                         spec.precision, layout_of_rows(spec));
 }
 
 ParallelLinearSpec column_spec(const std::string& name,
@@ -209,15 +218,15 @@ Tensor project_columns(const Tensor& x,
 ColumnParallelLinear::ColumnParallelLinear(const ParallelLinearSpec& spec)
     : weight_(register_parameter("weight",
                                  initial_value({spec.output_size, spec.input_size}, spec.weight),
-                                 {.matmul = true, .tp = TensorParallel::kSharded, .tp_axis = 0})),
+                                 {.matmul = true, .tp = rows_on_ranks(spec), .tp_axis = 0})),
       skip_bias_add_(spec.skip_bias_add),
       gather_output_(spec.gather_output),
       precision_(spec.precision),
-      layout_(spec.layout) {
+      layout_(layout_of_rows(spec)) {
   weight_.set_logical(logical_of(spec.weight));
   if (!spec.bias.empty()) {
     bias_ = &register_parameter("bias", initial_value({spec.output_size}, spec.bias),
-                                {.decay = false, .tp = TensorParallel::kSharded, .tp_axis = 0});
+                                {.decay = false, .tp = rows_on_ranks(spec), .tp_axis = 0});
     bias_->set_logical(logical_of(spec.bias));
   }
   low_rank_ = make_low_rank(
@@ -304,6 +313,29 @@ OutputAndBias RowParallelLinear::forward(const Tensor& input,
   }
   const Tensor bias = bias_ != nullptr ? Tensor(*bias_) : Tensor();
   return skip_bias_add_ ? OutputAndBias{sum, bias} : OutputAndBias{add_bias(sum, bias), {}};
+}
+
+Tensor ColumnParallelLinear::effective_weight() const {
+  const NoGradGuard guard;
+  const Tensor weight = weight_.to(precision_.compute);
+  if (!low_rank_) {
+    return weight;
+  }
+  // What becomes of the unit vectors, as a text whose tokens they are.
+  const int64_t in = weight.size(1);
+  const int64_t axis = layout_.sequence_axis.value_or(0);
+  Tensor units = eye(in, in, precision_.compute).unsqueeze(1 - axis);
+  if (layout_.sequence_axis) {
+    check<ValueError>(in % layout_.size == 0, "linear layer: ", in,
+                      " input features cannot be divided over ", layout_.size, " ranks");
+    const int64_t own = in / layout_.size;
+    units = units.slice(axis, layout_.rank * own, (layout_.rank + 1) * own);
+  }
+  const Tensor columns = weight.transpose(0, 1).contiguous().unsqueeze(1 - axis);
+  return low_rank_->to_columns(columns, units, weight_, /*training=*/false)
+      .squeeze(1 - axis)
+      .transpose(0, 1)
+      .contiguous();
 }
 
 void ColumnParallelLinear::start_magnitudes() const {

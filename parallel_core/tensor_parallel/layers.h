@@ -27,10 +27,13 @@ struct ParallelLinearSpec {
   int64_t output_size = 0;
   std::vector<LogicalInit> weight;  ///< pieces of the weight [output_size, input_size]
   std::vector<LogicalInit> bias;    ///< pieces of the bias [output_size]; empty: no bias
-  bool skip_bias_add = false;       ///< return the bias instead of adding it
-  bool gather_output = false;       ///< column: see ColumnParallelLinearOptions
-  bool input_is_parallel = true;    ///< row: see RowParallelLinearOptions
-  Precision precision;              ///< of the product
+  /// Column: every rank has all rows, and multiplies its piece of the sequence, or all of it, by
+  /// them.
+  bool replicated = false;
+  bool skip_bias_add = false;     ///< return the bias instead of adding it
+  bool gather_output = false;     ///< column: see ColumnParallelLinearOptions
+  bool input_is_parallel = true;  ///< row: see RowParallelLinearOptions
+  Precision precision;            ///< of the product
   TensorParallelLayout layout;
   LowRankSpec low_rank = {};  ///< what adapters add; empty: nothing
 };
@@ -84,6 +87,9 @@ class ColumnParallelLinear final : public nn::Module, public nn::Callable<Column
   nn::Parameter& weight() const { return weight_; }
   /// Null without adapters.
   const LowRankAddition* low_rank() const { return low_rank_ ? &*low_rank_ : nullptr; }
+  /// What forward() multiplies by, on this rank: the weight in the dtype of products, with what
+  /// adapters add. Without a graph. Where sequences are divided over ranks that is a collective.
+  Tensor effective_weight() const;
   /// Magnitudes of adapters become the lengths of the weight's rows, as long as these have not been
   /// trained; see LowRankAddition.
   void start_magnitudes() const;

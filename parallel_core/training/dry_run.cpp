@@ -105,11 +105,11 @@ int64_t parameters_in(const std::string& path) {
   const std::unique_ptr<TensorSource> files = open_weights(path);
   const std::vector<std::string> names = files->names();
   const std::set<std::string> set(names.begin(), names.end());
-  check_experts_are_apart(set, path);
   const NameScheme scheme = name_scheme(set);
   int64_t count = 0;
   for (const std::string& name : names) {
-    const bool counts = !is_constant(scheme, name) && !name.ends_with(".moe.router.expert_bias");
+    const bool counts = !is_constant(scheme, name) && !name.ends_with(".moe.router.expert_bias") &&
+                        !name.ends_with(".e_score_correction_bias");
     count += counts ? files->shape(name).numel() : 0;
   }
   return count;

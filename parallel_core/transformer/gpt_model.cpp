@@ -2,10 +2,12 @@
 
 #include <utility>
 
+#include "autograd/ops/activation.h"
 #include "autograd/ops/indexing.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/dtype.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/lora/freeze_base.h"
@@ -20,7 +22,11 @@ ParallelLMLogits::ParallelLMLogits(const AllConfig& config)
 Tensor ParallelLMLogits::forward(const Tensor& hidden,
                                  const nn::Parameter& weight,
                                  bool parallel_output) const {
-  const Tensor own = project_columns(hidden, weight, nullptr, precision_, layout_);
+  Tensor own = project_columns(hidden, weight, nullptr, precision_, layout_);
+  if (scale_ != 1 || cap_ != 0) {
+    const DType wide = size_of(own.dtype()) < size_of(kFloat32) ? kFloat32 : own.dtype();
+    own = soft_cap(own.to(wide), scale_, cap_).to(own.dtype());
+  }
   return parallel_output ? own : gather_vocabulary(own, vocabulary_, layout_);
 }
 
@@ -32,6 +38,10 @@ GPTModel::GPTModel(const TransformerConfig& config,
       vocabulary_(config.vocab_size),
       fused_loss_(config.fused_linear_cross_entropy),
       fuses_in_training_(fuses_head_and_loss(config)),
+      logit_multiplier_(config.logit_multiplier),
+      logit_softcap_(config.logit_softcap),
+      frequencies_change_(config.position_embedding_type == "rope" &&
+                          frequencies_depend_on_length(config.rotary_config)),
       language_model_(static_cast<TransformerLanguageModel*>(
           &add_child("language_model", get_language_model(config, sequence_first(), stage)))),
       parallel_lm_logits_(
@@ -64,7 +74,8 @@ GPTModel::GPTModel(const AllConfig& config, TokenLoss loss)
 
 bool GPTModel::takes_cache() const {
   const Precision& p = precision();
-  return context_layout().size == 1 &&
+  // Keys that were rotated with the frequencies of a shorter text are of no use in a longer one.
+  return context_layout().size == 1 && !frequencies_change_ &&
          ((p.fused && p.softmax == kFloat32) || (p.compute == kFloat32 && p.softmax == kFloat32));
 }
 
@@ -78,6 +89,8 @@ Tensor GPTModel::fused_loss(const Tensor& hidden,
                             const Tensor& mask) const {
   LinearCrossEntropyOptions options = {.loss = {.reduction = Reduction::kSum, .loss_mask = mask}};
   options.rounded = rounded_weight(weight, precision());
+  options.logit_scale = logit_multiplier_;
+  options.logit_cap = logit_softcap_;
   return linear_cross_entropy(hidden.to(precision().compute), weight, labels, options);
 }
 

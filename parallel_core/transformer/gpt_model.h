@@ -16,10 +16,15 @@ namespace tapestry {
 class ParallelLMLogits final : public nn::Module, public nn::Callable<ParallelLMLogits> {
  public:
   ParallelLMLogits(const TransformerConfig& config, const TensorParallelLayout& layout)
-      : vocabulary_(config.vocab_size), precision_(precision_of(config)), layout_(layout) {}
+      : vocabulary_(config.vocab_size),
+        scale_(config.logit_multiplier),
+        cap_(config.logit_softcap),
+        precision_(precision_of(config)),
+        layout_(layout) {}
   explicit ParallelLMLogits(const AllConfig& config);
 
   std::string type_name() const override { return "ParallelLMLogits"; }
+  /// soft_cap(hidden weight^T, logit_multiplier, logit_softcap), as far as the two are set, for
   /// hidden [.., H] replicated or a piece of the sequence, weight this rank's rows of [V, H]; in
   /// the activations' dtype the logits of those rows, padding included, or without
   /// `parallel_output` all of them on every rank: [.., V].
@@ -29,6 +34,8 @@ class ParallelLMLogits final : public nn::Module, public nn::Callable<ParallelLM
 
  private:
   int64_t vocabulary_;
+  double scale_;
+  double cap_;
   Precision precision_;
   TensorParallelLayout layout_;
 };
@@ -59,7 +66,8 @@ class GPTModel final : public TransformerModel {
   ModelOutput forward(const ModelInput& input) override;
   bool has_file_names_of_config() const override { return true; }
   /// True unless context-parallel ranks divide sequences, or attention's scores are rounded
-  /// (use_fused_kernels and softmax_compute_dtype).
+  /// (use_fused_kernels and softmax_compute_dtype), or the rotation changes while a text grows
+  /// (rope_type longrope or dynamic).
   bool takes_cache() const override;
 
   TransformerLanguageModel& language_model() { return *language_model_; }
@@ -74,6 +82,9 @@ class GPTModel final : public TransformerModel {
   int64_t vocabulary_;
   std::optional<bool> fused_loss_;  // head and loss in one op, always or never
   bool fuses_in_training_;
+  double logit_multiplier_;
+  double logit_softcap_;
+  bool frequencies_change_;
   TransformerLanguageModel* language_model_;
   ParallelLMLogits* parallel_lm_logits_;
   TokenLoss loss_;

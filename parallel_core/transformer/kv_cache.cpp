@@ -31,7 +31,7 @@ void append_one(const LayerCache& layer,
   // A row of head_dim numbers is dense on both sides.
   const Tensor source = values.strides()[3] == 1 ? values : dense(values);
   const auto width = static_cast<int64_t>(size_of(source.dtype()));
-  const auto row_bytes = static_cast<size_t>(layer.keys.head_dim * width);
+  const auto row_bytes = static_cast<size_t>(source.size(3) * width);
   const auto* from = static_cast<const std::byte*>(source.raw());
   auto* to = static_cast<std::byte*>(cache.raw());
   int64_t token = 0;
@@ -65,7 +65,9 @@ void LayerCache::append(const Tensor& new_k,
         " do not fit; it has ", k.size(0), " slots of ", capacity(), " positions");
   }
   append_one(*this, new_k, k, segments);
-  append_one(*this, new_v, v, segments);
+  if (!keys.values_in_keys) {
+    append_one(*this, new_v, v, segments);
+  }
 }
 
 KeyValueCache::KeyValueCache(int64_t slots, int64_t longest_segment)
@@ -84,7 +86,9 @@ LayerCache KeyValueCache::make(const LayerKeys& keys, int64_t positions) const {
   }
   const Shape shape = {slots_, keys.groups, capacity, keys.head_dim};
   out.k = empty(shape, keys.dtype);
-  out.v = empty(shape, keys.dtype);
+  const int64_t channels = keys.value_dim > 0 ? keys.value_dim : keys.head_dim;
+  out.v = keys.values_in_keys ? out.k.slice(3, 0, channels)
+                              : empty({slots_, keys.groups, capacity, channels}, keys.dtype);
   return out;
 }
 
@@ -100,7 +104,9 @@ void KeyValueCache::reserve(int64_t positions) {
     // What becomes a ring was shorter than one, so its positions are places there too.
     const int64_t kept = std::min(layer.capacity(), longer.capacity());
     copy_values(layer.k.slice(2, 0, kept), longer.k.slice(2, 0, kept));
-    copy_values(layer.v.slice(2, 0, kept), longer.v.slice(2, 0, kept));
+    if (!layer.keys.values_in_keys) {
+      copy_values(layer.v.slice(2, 0, kept), longer.v.slice(2, 0, kept));
+    }
     layer = longer;
   }
   positions_ = positions;
@@ -115,7 +121,8 @@ void KeyValueCache::move(int64_t from, int64_t to, int64_t positions) {
       continue;
     }
     const int64_t count = std::min(positions, layer.capacity());
-    for (const Tensor& t : {layer.k, layer.v}) {
+    for (const Tensor& t :
+         layer.keys.values_in_keys ? TensorList{layer.k} : TensorList{layer.k, layer.v}) {
       copy_values(t.slice(0, from, from + 1).slice(2, 0, count),
                   t.slice(0, to, to + 1).slice(2, 0, count));
     }
@@ -137,10 +144,8 @@ const LayerCache& KeyValueCache::layer(int64_t index, const LayerKeys& keys) {
   if (!found.k.defined()) {
     found = make(keys, positions_);
   }
-  check<ValueError>(found.keys.groups == keys.groups && found.keys.head_dim == keys.head_dim &&
-                        found.keys.dtype == keys.dtype &&
-                        found.keys.window_left == keys.window_left,
-                    "key-value cache: layer ", index, " has other keys than it was made for; each ",
+  check<ValueError>(found.keys == keys, "key-value cache: layer ", index,
+                    " has other keys than it was made for; each ",
                     "model needs a cache of its own");
   return found;
 }
@@ -149,7 +154,8 @@ int64_t KeyValueCache::bytes() const {
   int64_t total = 0;
   for (const LayerCache& layer : layers_) {
     if (layer.k.defined()) {
-      total += 2 * layer.k.numel() * static_cast<int64_t>(size_of(layer.k.dtype()));
+      const int64_t values = layer.keys.values_in_keys ? 0 : layer.v.numel();
+      total += (layer.k.numel() + values) * static_cast<int64_t>(size_of(layer.k.dtype()));
     }
   }
   return total;

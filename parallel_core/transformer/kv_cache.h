@@ -25,10 +25,15 @@ struct LayerKeys {
   DType dtype = kFloat32;
   /// A token at position p is seen from positions up to p + window_left.
   std::optional<int64_t> window_left = std::nullopt;
+  int64_t value_dim = 0;  ///< 0: as head_dim
+  /// The values are the first value_dim channels of the keys, and take no memory of their own.
+  bool values_in_keys = false;
+
+  bool operator==(const LayerKeys&) const = default;
 };
 
-/// Keys and values of one layer, both [slots, groups, capacity, D]. Position p of a text lies at
-/// p, or, in a ring, at p modulo the capacity.
+/// Keys and values of one layer, both [slots, groups, capacity, channels]. Position p of a text
+/// lies at p, or, in a ring, at p modulo the capacity.
 struct LayerCache {
   LayerKeys keys;
   Tensor k;
@@ -36,7 +41,8 @@ struct LayerCache {
   bool ring = false;
 
   int64_t capacity() const { return k.size(2); }
-  /// Puts the new tokens [1, groups, N, D] of the segments, one after the other, into their places.
+  /// Puts the new tokens [1, groups, N, channels] of the segments, one after the other, into their
+  /// places; new_v is not read where values are in keys.
   /// Tokens behind the last segment's are passed over.
   void append(const Tensor& new_k,
               const Tensor& new_v,

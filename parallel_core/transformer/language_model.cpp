@@ -65,6 +65,7 @@ class OutputLayer final : public nn::Module {
 Embedding::Embedding(const TransformerConfig& config, bool sequence_first, EmbeddingCopy copy)
     : sequence_first_(sequence_first),
       dropout_(config.hidden_dropout),
+      multiplier_(config.embedding_multiplier),
       dtype_(precision_of(config).residual),
       layout_(tensor_parallel_layout(config, sequence_first)),
       context_layout_(context_parallel_layout()) {
@@ -76,6 +77,10 @@ Embedding::Embedding(const TransformerConfig& config, bool sequence_first, Embed
   flags.shared = copy == EmbeddingCopy::kCopy;
   flags.has_copy = copy == EmbeddingCopy::kOriginal;
   weight.set_flags(flags);
+  if (config.embedding_norm && copy != EmbeddingCopy::kCopy) {
+    norm_ = static_cast<ParallelNorm*>(&add_child(
+        "norm", get_norm(config, config.hidden_size, "embedding_norm", layout_.hidden_gradient())));
+  }
   if (config.position_embedding_type != "learned_absolute" || copy == EmbeddingCopy::kCopy) {
     return;
   }
@@ -125,6 +130,9 @@ Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
     return sequence_first_ ? t.transpose(0, 1).contiguous() : t;
   };
   Tensor x = (*word_embeddings_)(in_layout(ids));
+  if (multiplier_ != 1) {
+    x = x * multiplier_;
+  }
   const int64_t own = layout_.sequence_axis ? length / layout_.size : length;
   const int64_t first = layout_.sequence_axis ? layout_.rank * own : 0;
   const SequencePart part = hidden_positions(context_layout_, layout_, own);
@@ -153,6 +161,9 @@ Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
       x = x + (sequence_first_ ? rows.unsqueeze(1) : rows);
     }
   }
+  if (norm_ != nullptr) {
+    x = (*norm_)(x);
+  }
   if (is_training()) {
     x = hidden_dropout(x, dropout_, 0, DropoutSite::kEmbedding, sequence_first_ ? 1 : 0, part);
   }
@@ -171,6 +182,9 @@ TransformerLanguageModel::TransformerLanguageModel(const TransformerConfig& conf
     : stage_(stage) {
   if (config.position_embedding_type == "rope") {
     rotary_ = std::make_unique<RotaryEmbedding>(config);
+    if (const auto sliding = sliding_rotation(config)) {
+      sliding_rotary_ = std::make_unique<RotaryEmbedding>(config, *sliding);
+    }
   }
   const bool tied = !config.untie_embeddings_and_output_weights;
   if (stage.pre_process()) {
@@ -196,12 +210,15 @@ Tensor TransformerLanguageModel::forward(const Input& input) {
   check<ValueError>(first || input.hidden.defined(), "language model: the chunk with layers from ",
                     stage_.chunks.at(static_cast<size_t>(input.chunk)).first,
                     " needs the hidden states of the one before");
-  if (input.cached != nullptr && rotary_ != nullptr) {
-    rotary_->reserve(input.cached->cache->positions());
+  for (RotaryEmbedding* const rotary : {rotary_.get(), sliding_rotary_.get()}) {
+    if (input.cached != nullptr && rotary != nullptr) {
+      rotary->reserve(input.cached->cache->positions());
+    }
   }
   const Tensor hidden = first ? (*embedding_)(input.ids, input.position_ids) : input.hidden;
   return (*encoder_)(hidden,
                      AttentionContext{.rotary = rotary_.get(),
+                                      .sliding_rotary = sliding_rotary_.get(),
                                       .position_ids = input.position_ids,
                                       .mask = input.mask,
                                       .document_starts = input.document_starts,

@@ -19,9 +19,10 @@ enum class EmbeddingCopy : uint8_t {
 };
 
 /// Word embeddings plus, with position_embedding_type learned_absolute, learned positions; then
-/// dropout. ids [B, S] -> [B, S, H], or [S, B, H] with data_layout SBH; with sequence parallelism
-/// the rank's piece of that. S are the rank's own tokens where context-parallel ranks divide
-/// sequences.
+/// dropout; word embeddings are multiplied by embedding_multiplier, and with embedding_norm the sum
+/// goes through a norm. ids [B, S] -> [B, S, H], or [S, B, H] with data_layout SBH; with sequence
+/// parallelism the rank's piece of that. S are the rank's own tokens where context-parallel ranks
+/// divide sequences.
 class Embedding final : public nn::Module, public nn::Callable<Embedding> {
  public:
   Embedding(const TransformerConfig& config,
@@ -40,6 +41,7 @@ class Embedding final : public nn::Module, public nn::Callable<Embedding> {
 
   bool sequence_first_;
   double dropout_;
+  double multiplier_;
   DType dtype_;  // of the residual stream
   TensorParallelLayout layout_;
   ContextParallelLayout context_layout_;
@@ -47,6 +49,7 @@ class Embedding final : public nn::Module, public nn::Callable<Embedding> {
   int64_t num_positions_ = 0;  // rows of the learned table, 0 without one
   nn::Parameter* positions_ = nullptr;
   VocabParallelEmbedding* parallel_positions_ = nullptr;  // in place of it, divided over ranks
+  ParallelNorm* norm_ = nullptr;
 };
 
 class TransformerLanguageModel final : public nn::Module,
@@ -76,6 +79,7 @@ class TransformerLanguageModel final : public nn::Module,
  private:
   PipelineStage stage_;
   std::unique_ptr<RotaryEmbedding> rotary_;
+  std::unique_ptr<RotaryEmbedding> sliding_rotary_;  // of layers with a window, if it is another
   Embedding* embedding_ = nullptr;
   ParallelTransformer* encoder_;
   nn::Parameter* output_weight_ = nullptr;

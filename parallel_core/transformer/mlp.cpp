@@ -1,5 +1,7 @@
 #include "parallel_core/transformer/mlp.h"
 
+#include <cmath>
+
 #include "autograd/ops/shape_ops.h"
 #include "parallel_core/context_parallel/context_parallel_layout.h"
 #include "parallel_core/init_method.h"
@@ -77,17 +79,38 @@ ParallelMLP::ParallelMLP(const TransformerConfig& config,
                          int64_t ffn_hidden_size,
                          const std::string& prefix,
                          bool sequence_first)
-    : hidden_act_(config.hidden_act),
-      activation_(get_act_func(config.hidden_act, uses_fused_activation(config))),
-      recomputes_(uses_fused_activation(config) && keeps_only_input(config.hidden_act)),
+    : act_name_(config.hidden_act),
+      is_gated_(has_gated_mlp(config)),
+      recomputes_(uses_fused_activation(config) && keeps_only_input(config)),
       sequence_first_(sequence_first),
       layout_(tensor_parallel_layout(config, sequence_first)) {
+  if (config.hidden_act == "xielu") {
+    // Start: both factors of the parabola and the exponential are 0.8.
+    const nn::Parameter& p = add_number("alpha_p", prefix, std::log(std::expm1(0.8)));
+    const nn::Parameter& n = add_number("alpha_n", prefix, std::log(std::expm1(0.8 - 0.5)));
+    activation_ = [&p, &n](const Tensor& x, const Tensor& bias) {
+      return xielu(add_bias(x, bias), p, n);
+    };
+  } else {
+    activation_ = get_act_func(config);
+  }
   mapping_ = &register_module<ColumnParallelLinear>(
       "mapping", with_adapters(mapping_spec(config, layout_, ffn_hidden_size, prefix), config,
                                DividedSide::kRows, sequence_first));
   projection_ = &register_module<RowParallelLinear>(
       "projection", with_adapters(projection_spec(config, layout_, ffn_hidden_size, prefix), config,
                                   DividedSide::kColumns, sequence_first));
+}
+
+// Each tensor-parallel rank uses it on channels of its own.
+const nn::Parameter& ParallelMLP::add_number(const char* name,
+                                             const std::string& prefix,
+                                             double start) {
+  const LogicalInit init = whole(concat(prefix, name, ".weight"), {1}, InitMethod::constant(start));
+  nn::Parameter& parameter = register_parameter(name, initial_value({1}, {init}),
+                                                {.decay = false, .tp = layout_.head_gradient()});
+  parameter.set_logical({init.logical});
+  return parameter;
 }
 
 OutputAndBias ParallelMLP::forward(const Tensor& x, const LayerPass& pass) {
@@ -128,7 +151,7 @@ bool ParallelMLP::report(const OutputAndBias& mapped, Tensor& active) const {
   };
   const Tensor both = shown_only([&] { return add_bias(mapped.output, mapped.bias); });
   const int64_t channels = active.size(2);
-  if (is_gated(hidden_act_)) {
+  if (is_gated_) {
     show("mlp.gate", shown_only([&] { return both.slice(2, 0, channels); }));
     show("mlp.up", shown_only([&] { return both.slice(2, channels, 2 * channels); }));
   } else {

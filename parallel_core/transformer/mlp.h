@@ -33,14 +33,17 @@ class ParallelMLP final : public MlpBlock {
               bool sequence_first);
 
   std::string type_name() const override { return "ParallelMLP"; }
-  std::string extra_repr() const override { return hidden_act_; }
+  std::string extra_repr() const override { return act_name_; }
   using MlpBlock::forward;
   OutputAndBias forward(const Tensor& x, const LayerPass& pass) override;
 
  private:
   bool report(const OutputAndBias& mapped, Tensor& active) const;
 
-  std::string hidden_act_;
+  const nn::Parameter& add_number(const char* name, const std::string& prefix, double start);
+
+  std::string act_name_;
+  bool is_gated_;
   Activation activation_;
   bool recomputes_;  // the activation, in backward, unless a pass keeps it
   bool sequence_first_;

@@ -11,11 +11,14 @@ namespace tapestry {
 
 namespace {
 
-// What the two norms share: rounding, and the sum with the residual stream.
+// What the two norms share: rounding, gains, and the sum with the residual stream.
 class NormBase : public ParallelNorm {
  public:
-  NormBase(double eps, nn::TensorParallel tp, const Precision& precision)
-      : eps_(eps), tp_(tp), precision_(precision) {}
+  NormBase(const TransformerConfig& config, nn::TensorParallel tp)
+      : eps_(config.norm_epsilon),
+        zero_centered_(config.layernorm_zero_centered_gamma),
+        tp_(tp),
+        precision_(precision_of(config)) {}
 
   Tensor forward(const Tensor& x) override {
     const Tensor read = precision_.norm == kFloat32 ? x : x.to(precision_.norm);
@@ -38,7 +41,20 @@ class NormBase : public ParallelNorm {
 
  protected:
   const Precision& precision() const { return precision_; }
-  double eps() const { return eps_; }
+  std::string described(int64_t size) const {
+    return concat(size, ", eps=", eps_, zero_centered_ ? ", zero-centered gain" : "");
+  }
+  nn::Parameter& make_gain(const char* name,
+                           const std::string& logical,
+                           int64_t size,
+                           double start) {
+    return make(name, whole(concat(logical, ".weight"), {size},
+                            InitMethod::constant(zero_centered_ ? start - 1 : start)));
+  }
+  // What the normalised values are multiplied by.
+  Tensor gain(const nn::Parameter& weight) const {
+    return zero_centered_ ? float_or_wider(weight) + 1 : Tensor(weight);
+  }
   nn::Parameter& make(const char* name, const LogicalInit& init) {
     nn::Parameter& parameter = register_parameter(name, initial_value(init.logical.shape, {init}),
                                                   {.decay = false, .tp = tp_});
@@ -54,71 +70,74 @@ class NormBase : public ParallelNorm {
                                     const AddNormOptions& options) const = 0;
 
   double eps_;
+  bool zero_centered_;
   nn::TensorParallel tp_;
   Precision precision_;
 };
 
 class ParallelLayerNorm final : public NormBase {
  public:
-  ParallelLayerNorm(int64_t size,
-                    double eps,
+  ParallelLayerNorm(const TransformerConfig& config,
+                    int64_t size,
                     const std::string& name,
                     nn::TensorParallel tp,
-                    double scale,
-                    const Precision& precision)
-      : NormBase(eps, tp, precision),
-        gamma_(make("gamma", whole(name + ".weight", {size}, InitMethod::constant(scale)))),
-        beta_(make("beta", whole(name + ".bias", {size}, InitMethod::constant(0)))) {}
+                    double scale)
+      : NormBase(config, tp), gamma_(make_gain("gamma", name, size, scale)) {
+    if (config.norm_has_bias) {
+      beta_ = &make("beta", whole(name + ".bias", {size}, InitMethod::constant(0)));
+    }
+  }
 
   std::string type_name() const override { return "LayerNorm"; }
-  std::string extra_repr() const override { return concat(gamma_.numel(), ", eps=", eps()); }
+  std::string extra_repr() const override { return described(gamma_.numel()); }
 
  private:
   Tensor normalize(const Tensor& x, double eps) const override {
     const auto norm = precision().fused ? layer_norm : composed_layer_norm;
-    return norm(x, gamma_, beta_, eps, precision().activation);
+    return norm(x, gain(gamma_), bias(), eps, precision().activation);
   }
   AddNorm add_and_normalize(const Tensor& x,
                             const Tensor& residual,
                             const AddNormOptions& options) const override {
-    return add_layer_norm(x, residual, gamma_, beta_, options);
+    return add_layer_norm(x, residual, gain(gamma_), bias(), options);
   }
+  Tensor bias() const { return beta_ != nullptr ? Tensor(*beta_) : Tensor(); }
 
   nn::Parameter& gamma_;
-  nn::Parameter& beta_;
+  nn::Parameter* beta_ = nullptr;
 };
 
 class ParallelRMSNorm final : public NormBase {
  public:
-  ParallelRMSNorm(int64_t size,
-                  double eps,
+  ParallelRMSNorm(const TransformerConfig& config,
+                  int64_t size,
                   const std::string& name,
                   nn::TensorParallel tp,
-                  double scale,
-                  const Precision& precision)
-      : NormBase(eps, tp, precision),
-        weight_(make("weight", whole(name + ".weight", {size}, InitMethod::constant(scale)))) {}
+                  double scale)
+      : NormBase(config, tp), size_(size) {
+    if (config.norm_has_gain) {
+      weight_ = &make_gain("weight", name, size, scale);
+    }
+  }
 
   std::string type_name() const override { return "RMSNorm"; }
-  std::string extra_repr() const override { return concat(weight_.numel(), ", eps=", eps()); }
+  std::string extra_repr() const override { return described(size_); }
 
  private:
   Tensor normalize(const Tensor& x, double eps) const override {
     const auto norm = precision().fused ? rms_norm : composed_rms_norm;
-    return norm(x, weight_, eps, precision().activation);
+    return norm(x, gains(), eps, precision().activation);
   }
   AddNorm add_and_normalize(const Tensor& x,
                             const Tensor& residual,
                             const AddNormOptions& options) const override {
-    return add_rms_norm(x, residual, weight_, options);
+    return add_rms_norm(x, residual, gains(), options);
   }
+  Tensor gains() const { return weight_ != nullptr ? gain(*weight_) : Tensor(); }
 
-  nn::Parameter& weight_;
+  int64_t size_;
+  nn::Parameter* weight_ = nullptr;
 };
-
-Tensor float_or_wider(const Tensor& x) {
-  return size_of(x.dtype()) < size_of(kFloat32) ? x.to(kFloat32) : x;
-}
 
 }  // namespace
 
@@ -127,16 +146,13 @@ std::unique_ptr<ParallelNorm> get_norm(const TransformerConfig& config,
                                        const std::string& logical_name,
                                        nn::TensorParallel tp,
                                        double scale) {
-  const Precision precision = precision_of(config);
   if (config.normalization == "LayerNorm") {
-    return std::make_unique<ParallelLayerNorm>(size, config.norm_epsilon, logical_name, tp, scale,
-                                               precision);
+    return std::make_unique<ParallelLayerNorm>(config, size, logical_name, tp, scale);
   }
   check<ValueError>(config.normalization == "RMSNorm" || config.normalization == "FusedRMSNorm",
                     "normalization '", config.normalization,
                     "' is not known; choose LayerNorm, RMSNorm or FusedRMSNorm");
-  return std::make_unique<ParallelRMSNorm>(size, config.norm_epsilon, logical_name, tp, scale,
-                                           precision);
+  return std::make_unique<ParallelRMSNorm>(config, size, logical_name, tp, scale);
 }
 
 std::unique_ptr<ParallelNorm> get_norm(const AllConfig& config, const std::string& logical_name) {

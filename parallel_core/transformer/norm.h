@@ -29,8 +29,10 @@ class ParallelNorm : public nn::UnaryModule {
 
 /// By config.normalization: "LayerNorm" (in-memory parameters gamma and beta) or "RMSNorm",
 /// "FusedRMSNorm" (weight), of `size` elements. `logical_name` is the name without ".weight";
-/// `scale` is the initial gain, `tp` says how the ranks' gradients relate. ValueError for another
-/// name.
+/// `scale` is the initial gain; with config.layernorm_zero_centered_gamma the gain is 1 + weight,
+/// computed in float32, and the parameter starts at scale - 1. Without norm_has_bias there is no
+/// beta, without norm_has_gain no weight. `tp` says how the ranks' gradients relate. ValueError for
+/// another name.
 std::unique_ptr<ParallelNorm> get_norm(const TransformerConfig& config,
                                        int64_t size,
                                        const std::string& logical_name,

@@ -126,7 +126,9 @@ std::vector<LayerOpName> layer_op_names(const TransformerConfig& config) {
     }
   };
   const std::string& act = config.hidden_act;
-  add(LayerOp::kInputNorm, {"attention_norm.norm"}, {"input_norm.norm", "input_layernorm.norm"});
+  if (norms_inputs(config)) {
+    add(LayerOp::kInputNorm, {"attention_norm.norm"}, {"input_norm.norm", "input_layernorm.norm"});
+  }
   add(LayerOp::kQkv,
       {"attention.wq", "attention.wk", "attention.wv", "attention.wq.matmul", "attention.wk.matmul",
        "attention.wv.matmul"},
@@ -144,14 +146,16 @@ std::vector<LayerOpName> layer_op_names(const TransformerConfig& config) {
   add(LayerOp::kOutProj, {"attention.wo", "attention.wo.matmul"},
       {"attention.out_proj", "attention.out_proj.matmul", "self_attention.linear_proj",
        "self_attention.linear_proj.matmul"});
-  if (config.use_sandwich_norm) {
+  if (norms_outputs(config)) {
     add(LayerOp::kAttentionPostNorm, {"attention_post_norm.norm"},
         {"attn_post_norm.norm", "post_self_attn_layernorm.norm"});
   }
   add(LayerOp::kAdd, {"add"}, {"self_attn_bda"});
-  add(LayerOp::kPostAttentionNorm, {"ffn_norm.norm"},
-      {"post_attention_norm.norm", "pre_mlp_layernorm.norm"});
-  if (is_gated(act)) {
+  if (norms_inputs(config) && !shares_norm(config)) {
+    add(LayerOp::kPostAttentionNorm, {"ffn_norm.norm"},
+        {"post_attention_norm.norm", "pre_mlp_layernorm.norm"});
+  }
+  if (has_gated_mlp(config)) {
     add(LayerOp::kMapping, {"feed_forward.w1.matmul", "feed_forward.w3.matmul", "feed_forward.w3"},
         {"mlp.mapping", "mlp.mapping.matmul", "mlp.linear_fc1", "mlp.linear_fc1.matmul"});
     add(LayerOp::kActivation, {"feed_forward.w1.activation.silu", "feed_forward.mul"},
@@ -170,7 +174,7 @@ std::vector<LayerOpName> layer_op_names(const TransformerConfig& config) {
         {"feed_forward.w2.matmul", "mlp.projection", "mlp.projection.matmul", "mlp.linear_fc2",
          "mlp.linear_fc2.matmul"});
   }
-  if (config.use_sandwich_norm) {
+  if (norms_outputs(config)) {
     add(LayerOp::kFfnPostNorm, {"ffn_post_norm.norm"}, {"post_mlp_layernorm.norm"});
   }
   return names;

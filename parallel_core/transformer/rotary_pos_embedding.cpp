@@ -1,21 +1,19 @@
 #include "parallel_core/transformer/rotary_pos_embedding.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "autograd/ops/shape_ops.h"
-#include "parallel_core/transformer/rotary_frequencies.h"
 
 namespace tapestry {
 
-RotaryEmbedding::RotaryEmbedding(const TransformerConfig& config)
+RotaryEmbedding::RotaryEmbedding(const TransformerConfig& config, const RotaryConfig& rotary)
     : layout_(context_parallel_layout()),
-      interleaved_(config.rotary_config.rotary_interleaved),
-      frequencies_(
-          rotary_frequencies(config.rotary_config,
-                             static_cast<int64_t>(static_cast<double>(config.kv_channels.value()) *
-                                                  config.rotary_config.rotary_percent))),
+      config_(rotary),
+      rotary_dim_(rotated_channels(config)),
       dtype_(config.rotary_dtype),
-      fused_(config.apply_rope_fusion.value_or(config.use_fused_kernels)) {}
+      fused_(config.apply_rope_fusion.value_or(config.use_fused_kernels)),
+      frequencies_(rotary_frequencies(config_, rotary_dim_, 0)) {}
 
 void RotaryEmbedding::make_table(int64_t length) {
   if (length <= length_) {
@@ -23,12 +21,26 @@ void RotaryEmbedding::make_table(int64_t length) {
   }
   // Growing by doubling: generation asks for one more position each time.
   length_ = length_ == 0 ? length : std::max(length, 2 * length_);
-  table_ = rope_table(length_, frequencies_);
+  table_ = rope_table(length_, frequencies_.of_pairs, kFloat32, frequencies_.factor);
   table_ = {table_.cos.to(dtype_).to(kFloat32), table_.sin.to(dtype_).to(kFloat32)};
+}
+
+// Another table where a text of this length has other frequencies.
+void RotaryEmbedding::follow_length(int64_t length) {
+  if (!frequencies_depend_on_length(config_)) {
+    return;
+  }
+  RotaryFrequencies wanted = rotary_frequencies(config_, rotary_dim_, length);
+  if (wanted.of_pairs != frequencies_.of_pairs) {
+    frequencies_ = std::move(wanted);
+    length_ = 0;
+    own_ = {};
+  }
 }
 
 Tensor RotaryEmbedding::apply(const Tensor& x, const Tensor& positions) {
   const int64_t own = x.size(2);
+  follow_length(own * layout_.size);
   make_table(own * layout_.size);
   const bool own_table = layout_.size > 1 && !positions.defined();
   if (own_table && (!own_.cos.defined() || own_.cos.size(0) != own)) {
@@ -39,7 +51,7 @@ Tensor RotaryEmbedding::apply(const Tensor& x, const Tensor& positions) {
   }
   const RopeTable& table = own_table ? own_ : table_;
   const auto turn = fused_ ? rope : composed_rope;
-  const RopeOptions options = {.interleaved = interleaved_, .positions = positions};
+  const RopeOptions options = {.interleaved = config_.rotary_interleaved, .positions = positions};
   return dtype_ == kFloat32 ? turn(x, table, options)
                             : turn(x.to(dtype_), table, options).to(x.dtype());
 }

@@ -37,7 +37,10 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
     : layer_(layer_number - 1),
       batch_axis_(sequence_first ? 1 : 0),
       dropout_(config.hidden_dropout),
+      multiplier_(config.residual_multiplier),
       residual_from_norm_(config.apply_residual_connection_post_norm),
+      blocks_in_parallel_(has_parallel_blocks(config)),
+      shares_norm_(shares_norm(config)),
       precision_(precision_of(config)),
       layout_(tensor_parallel_layout(config, sequence_first)),
       context_layout_(context_parallel_layout()) {
@@ -51,20 +54,24 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
         name,
         get_norm(config, config.hidden_size, prefix + logical, layout_.hidden_gradient(), scale)));
   };
-  input_norm_ = add_norm("input_norm", "attention_norm");
-  attention_ =
-      &register_module<ParallelAttention>("attention", config, layer_number, sequence_first);
-  if (config.use_sandwich_norm) {
+  if (norms_inputs(config)) {
+    input_norm_ = add_norm("input_norm", "attention_norm");
+  }
+  attention_ = static_cast<AttentionBlock*>(
+      &add_child("attention", get_attention(config, layer_number, sequence_first)));
+  if (norms_outputs(config)) {
     attn_post_norm_ =
         add_norm("attn_post_norm", "attention_post_norm", config.attn_post_norm_scale);
   }
-  post_attention_norm_ = add_norm("post_attention_norm", "ffn_norm");
+  if (norms_inputs(config) && !shares_norm_) {
+    post_attention_norm_ = add_norm("post_attention_norm", "ffn_norm");
+  }
   if (is_moe_layer(config, layer_)) {
     mlp_ = &register_module<MoELayer>("mlp", config, layer_number, sequence_first);
   } else {
     mlp_ = &register_module<ParallelMLP>("mlp", config, layer_number, sequence_first);
   }
-  if (config.use_sandwich_norm) {
+  if (norms_outputs(config)) {
     ffn_post_norm_ = add_norm("ffn_post_norm", "ffn_post_norm", config.ffn_post_norm_scale);
   }
 }
@@ -86,13 +93,13 @@ class ParallelTransformerLayer::Pass {
   /// Adds to x what is pending, reads it, and lets go what the layer before recomputes.
   Tensor attention_norm(ResidualStream& x) {
     AddNorm out =
-        normalize(x, *layer_.input_norm_, LayerOp::kInputNorm, is_full() && !policy().keeps_input);
+        normalize(x, layer_.input_norm_, LayerOp::kInputNorm, is_full() && !policy().keeps_input);
     x.release();
     if (is_full() && policy().slices_input && policy().keeps_input) {
       slice_input(out.sum);
     }
     rest_.emplace(pass_);
-    return read(x, out, "attention_norm");
+    return read(x, out, layer_.input_norm_ != nullptr ? "attention_norm" : nullptr);
   }
 
   OutputAndBias attention(const Tensor& normed) const {
@@ -102,9 +109,15 @@ class ParallelTransformerLayer::Pass {
   }
 
   Tensor ffn_norm(ResidualStream& x) {
-    AddNorm out = normalize(x, *layer_.post_attention_norm_, LayerOp::kPostAttentionNorm,
+    AddNorm out = normalize(x, layer_.post_attention_norm_, LayerOp::kPostAttentionNorm,
                             values_ != nullptr && policy().recomputes(LayerOp::kAdd));
-    return read(x, out, "ffn_norm");
+    return read(x, out, layer_.post_attention_norm_ != nullptr ? "ffn_norm" : nullptr);
+  }
+
+  /// The stream with nothing pending: where no norm reads the sum.
+  ResidualStream added(const ResidualStream& x) const {
+    const RecomputeScope scope = pass_.of(LayerOp::kAdd);
+    return {x.sum(layer_.precision_)};
   }
 
   OutputAndBias mlp(const Tensor& normed) const {
@@ -139,7 +152,7 @@ class ParallelTransformerLayer::Pass {
   std::string name_of(const char* value) const { return layer_value(layer_.layer_, value); }
 
   AddNorm normalize(const ResidualStream& stream,
-                    ParallelNorm& norm,
+                    ParallelNorm* norm,
                     LayerOp norm_op,
                     bool adds_again) const;
   void slice_input(const Tensor& input) const;
@@ -159,10 +172,16 @@ class ParallelTransformerLayer::Pass {
 };
 
 AddNorm ParallelTransformerLayer::Pass::normalize(const ResidualStream& stream,
-                                                  ParallelNorm& norm,
+                                                  ParallelNorm* const norm_or_null,
                                                   LayerOp norm_op,
                                                   bool adds_again) const {
   RecomputedValues* const values = pass_.values();
+  if (norm_or_null == nullptr) {
+    const RecomputeScope scope(adds_again ? values : nullptr);
+    const Tensor sum = stream.sum(layer_.precision_);
+    return {sum, sum.to(layer_.precision_.activation)};
+  }
+  ParallelNorm& norm = *norm_or_null;
   if (values == nullptr) {
     return stream.normalize(norm);
   }
@@ -211,25 +230,29 @@ void ParallelTransformerLayer::Pass::slice_input(const Tensor& input) const {
   });
 }
 
-// What the norm has made of x, and the sum, or where residuals start behind norms its result, as
-// the x that the block is added to.
+// What the norm has made of x, shown by its name if there is one, and the sum, or where residuals
+// start behind norms its result, as the x that the block is added to.
 Tensor ParallelTransformerLayer::Pass::read(ResidualStream& x,
                                             AddNorm& out,
                                             const char* name) const {
-  report_if_recorded(
-      [&] { pass_activation(name_of(name), out.normed, axes_of(out.normed), layer_.batch_axis_); });
+  report_if_recorded([&] {
+    if (name != nullptr) {
+      pass_activation(name_of(name), out.normed, axes_of(out.normed), layer_.batch_axis_);
+    }
+  });
   x = {layer_.residual_from_norm_ ? out.normed : out.sum};
   return out.normed;
 }
 
-// Bias, dropout and the norm behind the block, as far as there are any.
+// Bias, dropout, the norm behind the block and the multiplier, as far as there are any.
 OutputAndBias ParallelTransformerLayer::Pass::finish(const OutputAndBias& block,
                                                      LayerOp block_op,
                                                      DropoutSite site,
                                                      ParallelNorm* post_norm,
                                                      LayerOp post_norm_op) const {
   const bool drops = layer_.is_training() && layer_.dropout_ > 0;
-  if (!drops && post_norm == nullptr) {
+  const double multiplier = layer_.multiplier_;
+  if (!drops && post_norm == nullptr && multiplier == 1) {
     return block;
   }
   Tensor out;
@@ -242,9 +265,12 @@ OutputAndBias ParallelTransformerLayer::Pass::finish(const OutputAndBias& block,
                                             out.size(1 - layer_.batch_axis_)));
     }
   }
+  const RecomputeScope scope = pass_.of(post_norm != nullptr ? post_norm_op : block_op);
   if (post_norm != nullptr) {
-    const RecomputeScope scope = pass_.of(post_norm_op);
     out = (*post_norm)(out);
+  }
+  if (multiplier != 1) {
+    out = out * multiplier;
   }
   return {out, {}};
 }
@@ -276,6 +302,12 @@ ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
   Pass p(*this, context);
   ResidualStream x = stream;
   // Each norm leaves in x the sum that it reads, and so that the block's result is added to.
+  if (blocks_in_parallel_) {
+    const Tensor normed = p.attention_norm(x);
+    const ResidualStream h = p.shown(x + p.attention(normed), "attention", "attention_residual");
+    return p.end(
+        p.shown(p.added(h) + p.mlp(shares_norm_ ? normed : p.ffn_norm(x)), "mlp", "output"));
+  }
   ResidualStream h =
       p.shown(x + p.attention(p.attention_norm(x)), "attention", "attention_residual");
   return p.end(p.shown(h + p.mlp(p.ffn_norm(h)), "mlp", "output"));

@@ -17,8 +17,10 @@
 
 namespace tapestry {
 
-/// One pre-norm layer: x + dropout(attention(norm(x))), then the same with the feed-forward block.
-/// What is recomputed and what is reported is wrapped around these calls.
+/// One layer: x + m dropout(attention(norm(x))), then the same with the feed-forward block; m is
+/// residual_multiplier. norm_placement says which norms there are: of a block's input, of its
+/// output, or of both; with blocks in parallel both read x, and their sum is added to it. What is
+/// recomputed and what is reported is wrapped around these calls.
 ///
 /// What config.layer_recompute says for it is not kept but made again in backward, from what comes
 /// before it in the layer (autograd/tape/recompute.h). Of a layer that is recomputed as a whole the
@@ -41,15 +43,18 @@ class ParallelTransformerLayer final : public nn::Module,
   int64_t layer_;  // from 0
   int64_t batch_axis_;
   double dropout_;
+  double multiplier_;
   bool residual_from_norm_;
+  bool blocks_in_parallel_;
+  bool shares_norm_;
   Precision precision_;
   TensorParallelLayout layout_;
   ContextParallelLayout context_layout_;
   std::optional<RecomputePolicy> recompute_;
-  ParallelNorm* input_norm_;
-  ParallelAttention* attention_;
+  ParallelNorm* input_norm_ = nullptr;
+  AttentionBlock* attention_;
   ParallelNorm* attn_post_norm_ = nullptr;
-  ParallelNorm* post_attention_norm_;
+  ParallelNorm* post_attention_norm_ = nullptr;
   MlpBlock* mlp_;
   ParallelNorm* ffn_post_norm_ = nullptr;
 };

@@ -83,6 +83,44 @@ check gpt2 F16 1e-3
 check gpt2 BF16 4e-3
 check gpt2 Q8_0 2e-2
 
+# family NAME BOUND KEY=VALUE...: a model in the form of the family, on top of a llama's.
+family() {
+  local name="$1" bound="$2" keys=() key
+  shift 2
+  for key in "$@"; do
+    [[ "$key" == *.*=* && "$key" != rotary_config.* ]] || key="model_config.$key"
+    keys+=(--set "$key")
+  done
+  for key in training_iters save_interval eval_interval; do
+    keys+=(--set "training_config.$key=30")
+  done
+  train "$name" "${llama[@]}" --set "model_config.hf_model_type=$name" "${keys[@]}"
+  "$expect" "$name" text.txt "$name.expected"
+  check "$name" F32 "$bound"
+}
+family qwen3_moe 1e-5 qk_layernorm=True moe_config.num_experts=4 moe_config.moe_router_topk=2 \
+  moe_config.moe_ffn_hidden_size=64
+family glm4_moe 1e-5 qk_layernorm=True qkv_has_bias=True rotary_config.rotary_percent=0.5 \
+  moe_config.num_experts=8 moe_config.moe_router_topk=2 moe_config.moe_ffn_hidden_size=64 \
+  moe_config.first_k_dense_replace=1 moe_config.shared_expert_num=1 \
+  moe_config.moe_router_score_function=sigmoid moe_config.moe_router_enable_expert_bias=True \
+  moe_config.moe_router_topk_scaling_factor=1.5
+family starcoder2 1e-3 hidden_act=fast_gelu normalization=LayerNorm qkv_has_bias=True \
+  out_proj_has_bias=True mlp_has_bias=True untie_embeddings_and_output_weights=False
+family seed_oss 1e-5 qkv_has_bias=True kv_channels=48
+family ernie4_5 1e-5 rotary_config.rotary_interleaved=True kv_channels=48
+family helium 1e-5 rotary_config.rotary_interleaved=True
+family arcee 1e-5 hidden_act=squared_relu
+family phi3 1e-5 rotary_config.rotary_percent=0.75
+family glm4 1e-5 use_sandwich_norm=True rotary_config.rotary_interleaved=True \
+  rotary_config.rotary_percent=0.5 qkv_has_bias=True
+family stablelm 1e-5 normalization=LayerNorm rotary_config.rotary_percent=0.25 qkv_has_bias=True
+family nemotron 1e-5 normalization=LayerNorm layernorm_zero_centered_gamma=True \
+  hidden_act=squared_relu rotary_config.rotary_percent=0.5
+
+family stablelm 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm \
+  rotary_config.rotary_percent=0.25
+
 # A comparison that finds nothing would pass with any file.
 "$programs/export" --checkpoint gpt2 --to gguf --output other.gguf 2>/dev/null
 if "${llama_cpp[@]}" other.gguf --compare llama.expected --bound 1e-3 >/dev/null 2>&1; then

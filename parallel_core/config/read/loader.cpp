@@ -95,9 +95,14 @@ std::optional<HfConfig> Loader::take_from_hf() {
                       ": does not describe its model; name the configuration of the run that "
                       "saved it, config.yaml beside it");
     for (const HfSetting& setting : hf.settings) {
-      if (setting.section == "model_config" || !starts_from_dense()) {
+      // A mixture is not of its dense model's family.
+      const bool of_weights = setting.section == "model_config" && setting.key != "hf_model_type";
+      if (of_weights || !starts_from_dense()) {
         take_hf_setting(setting, hf.file);
       }
+    }
+    if (!hf.remark.empty()) {
+      findings_.notes.push_back(hf.remark);
     }
     for (const std::string& undecided : hf.undecided) {
       if (!is_written("model_config", undecided.substr(0, undecided.find(':')))) {

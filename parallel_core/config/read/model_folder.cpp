@@ -6,6 +6,7 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/rotary_keys.h"
 #include "parallel_core/config/schema/schema.h"
 
 namespace tapestry {
@@ -70,17 +71,29 @@ bool says_nothing(const HfSetting& setting,
   if (setting.key == "ffn_hidden_size") {
     return !has_dense_layer(config);
   }
-  constexpr const char* kOfLlama3[] = {
-      "rotary_config.rope_scaling_factor", "rotary_config.low_freq_factor",
-      "rotary_config.high_freq_factor", "rotary_config.original_max_position_embeddings"};
-  if (config.rotary_config.rope_type != "llama3" &&
-      std::find(std::begin(kOfLlama3), std::end(kOfLlama3), setting.key) != std::end(kOfLlama3)) {
+  constexpr std::string_view kRotary = "rotary_config.";
+  if (setting.key.starts_with(kRotary) &&
+      !config::rope_type_reads(config.rotary_config.rope_type,
+                               std::string_view(setting.key).substr(kRotary.size()))) {
     return true;
   }
-  return setting.key.starts_with("rotary_config.") && config.position_embedding_type != "rope";
+  return setting.key.starts_with(kRotary) && config.position_embedding_type != "rope";
 }
 
 }  // namespace
+
+int64_t longest_text(const HfConfig& file) {
+  AllConfig all;
+  for (const HfSetting& setting : file.settings) {
+    if (setting.section == "model_config" && !setting.value.is_null()) {
+      config::find_key(setting.section, setting.key)->field.set(all, setting.value);
+    }
+  }
+  const RotaryConfig& rotary = all.model_config.rotary_config;
+  const auto positions = static_cast<double>(all.model_config.max_position_embeddings.value_or(0));
+  return static_cast<int64_t>(positions *
+                              (rotary.rope_type == "dynamic" ? rotary.rope_scaling_factor : 1.0));
+}
 
 std::string but_file_says(const HfSetting& setting, const std::string& file) {
   const std::string ours = config::to_yaml(setting.value);
@@ -114,6 +127,11 @@ std::vector<std::string> differences(const TransformerConfig& config,
     if (setting.key == "rotary_config.seq_len_interpolation_factor") {
       same = config.rotary_config.seq_len_interpolation_factor.value_or(1.0) ==
              (setting.value.is_null() ? 1.0 : setting.value.as<double>());
+    } else if (setting.key == "attention_scale" && config.kv_channels) {
+      TransformerConfig theirs = config;
+      theirs.attention_scale =
+          setting.value.is_null() ? std::nullopt : std::optional(setting.value.as<double>());
+      same = attention_scale(theirs) == attention_scale(config);
     } else if (setting.key == "moe_layer_freq") {
       same = same_layers(config, experts);
       if (config.moe.first_k_dense_replace > 0) {
@@ -129,7 +147,9 @@ std::vector<std::string> differences(const TransformerConfig& config,
         name = "seq_length";
         ours = std::to_string(config.seq_length);
       }
-      same = same || config.position_embedding_type == "none";
+      same = same || config.position_embedding_type == "none" ||
+             (config.position_embedding_type == "rope" &&
+              config.rotary_config.rope_type == "dynamic");  // made for longer texts
     }
     if (!same) {
       out.push_back(concat(setting.section == "model_config" ? section : setting.section, ".", name,

@@ -33,6 +33,7 @@ struct HfSetting {
 
 struct HfConfig {
   std::string file;            ///< DIR/config.json
+  std::string remark = {};     ///< what of the file is not read; empty: nothing to say
   std::string model_type;      ///< "llama", or "tapestry" for one of our own
   std::optional<DType> dtype;  ///< torch_dtype, or dtype as newer writers call it
   TokenIds token_ids;          ///< with the type's defaults
@@ -43,6 +44,10 @@ struct HfConfig {
   /// that did not write model_config.
   bool complete = true;
 };
+
+/// Tokens of the longest text that the model is made for: max_position_embeddings, times the factor
+/// of a rotation whose base grows with the text (rope_type dynamic). 0 if the file does not say it.
+int64_t longest_text(const HfConfig& file);
 
 /// "but rope_theta of DIR/config.json is 500000.0", and its value in our spelling where that is
 /// another.

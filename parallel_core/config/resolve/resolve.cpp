@@ -66,6 +66,54 @@ void resolve_dtypes(Resolution& r) {
   }
 }
 
+// Multi-latent attention has sizes of its own.
+void resolve_latent(Resolution& r) {
+  auto& model = r.config().model_config;
+  constexpr const char* kLatent = "model_config.multi_latent_attention";
+  constexpr const char* kNope = "model_config.qk_head_dim";
+  constexpr const char* kRotated = "model_config.qk_pos_emb_head_dim";
+  constexpr const char* kChannels = "model_config.kv_channels";
+  if (!r.sound({kLatent, kNope, kRotated, kChannels})) {
+    return;
+  }
+  if (!model.multi_latent_attention) {
+    for (const char* key : {"model_config.q_lora_rank", "model_config.kv_lora_rank", kNope,
+                            kRotated, "model_config.v_head_dim"}) {
+      r.idle(key, "without multi_latent_attention");
+    }
+    return;
+  }
+  const int64_t channels = model.qk_head_dim + model.qk_pos_emb_head_dim;
+  if (model.kv_channels && *model.kv_channels != channels && r.given(kChannels)) {
+    r.error(kChannels, concat("is ", *model.kv_channels, ", but with multi_latent_attention it is ",
+                              "qk_head_dim + qk_pos_emb_head_dim = ", channels, "; leave it out"));
+  }
+  model.kv_channels = channels;
+  r.derived(kChannels, kLatent);
+  if (model.qk_pos_emb_head_dim % 2 != 0) {
+    r.error(kRotated, concat("is ", model.qk_pos_emb_head_dim,
+                             ", but channels are rotated in pairs; use an even number"));
+  }
+  const auto needs = [&](const char* key, bool holds, const std::string& message) {
+    if (r.sound({key}) && !holds) {
+      r.error(key, concat(message, " with multi_latent_attention"));
+    }
+  };
+  needs("model_config.position_embedding_type", model.position_embedding_type == "rope",
+        concat("is ", model.position_embedding_type, ", and has to be rope"));
+  needs(kGroups, model.num_query_groups == model.num_attention_heads,
+        "has no use: all heads share one vector; leave it out");
+  needs("model_config.rotary_config.rotary_percent", model.rotary_config.rotary_percent == 1,
+        "is said by qk_pos_emb_head_dim; leave it out");
+  needs("model_config.qk_layernorm", !model.qk_layernorm,
+        "is True, but the norms are those of the short vectors; leave it out");
+  needs("model_config.attention_sinks", !model.attention_sinks, "are not built; leave it out");
+  needs("model_config.clip_qkv", !model.clip_qkv, "is not built; leave it out");
+  needs("model_config.query_temperature_beta", model.query_temperature_beta == 0,
+        "is not built; leave it out");
+  needs("model_config.no_rope_layers", !model.no_rope_layers, "is not built; leave it out");
+}
+
 void resolve_heads(Resolution& r) {
   auto& model = r.config().model_config;
   if (!r.sound({kHeads, kGroups, "model_config.group_query_attention"})) {
@@ -88,6 +136,7 @@ void resolve_heads(Resolution& r) {
     r.error(kGroups, concat(model.num_query_groups, r.given(kGroups) ? "" : " (the default)",
                             " does not divide num_attention_heads ", model.num_attention_heads));
   }
+  resolve_latent(r);
   if (!model.kv_channels && r.sound({kHidden, "model_config.kv_channels"})) {
     if (model.hidden_size % model.num_attention_heads != 0) {
       r.error(kHeads, concat(model.num_attention_heads, " does not divide hidden_size ",
@@ -118,40 +167,6 @@ void resolve_alibi(Resolution& r) {
     r.error(kAlibi, concat("is ", model.use_alibi_mask ? "True" : "False",
                            ", but position_embedding_type is ", model.position_embedding_type,
                            "; keep one of them"));
-  }
-}
-
-void resolve_rotary_scaling(Resolution& r) {
-  const RotaryConfig& rotary = r.config().model_config.rotary_config;
-  const std::string section = "model_config.rotary_config.";
-  const bool llama3 = rotary.rope_type == "llama3";
-  const RotaryConfig usual;
-  const auto unused = [&](const char* key, bool given) {
-    if (!llama3 && given) {
-      r.idle(section + key, "without rope_type: llama3");
-    }
-  };
-  unused("rope_scaling_factor", rotary.rope_scaling_factor != usual.rope_scaling_factor);
-  unused("low_freq_factor", rotary.low_freq_factor != usual.low_freq_factor);
-  unused("high_freq_factor", rotary.high_freq_factor != usual.high_freq_factor);
-  unused("original_max_position_embeddings",
-         rotary.original_max_position_embeddings != usual.original_max_position_embeddings);
-  if (!llama3) {
-    return;
-  }
-  const std::string linear = section + "seq_len_interpolation_factor";
-  if (r.sound({linear.c_str()}) && rotary.seq_len_interpolation_factor.value_or(1.0) != 1.0) {
-    r.error(linear, concat("is ", number_text(*rotary.seq_len_interpolation_factor),
-                           ", but rope_type llama3 divides frequencies by its own "
-                           "rope_scaling_factor; leave one of the two out"));
-  }
-  const std::string low = section + "low_freq_factor";
-  const std::string high = section + "high_freq_factor";
-  if (r.sound({low.c_str(), high.c_str()}) && rotary.high_freq_factor <= rotary.low_freq_factor) {
-    r.error(r.given(high) ? high : low,
-            concat("high_freq_factor is ", number_text(rotary.high_freq_factor),
-                   ", and has to be above low_freq_factor, which is ",
-                   number_text(rotary.low_freq_factor)));
   }
 }
 
@@ -188,26 +203,36 @@ void resolve_positions(Resolution& r) {
                      " rotated channels; an even number above 0 is needed"));
     }
   }
-  resolve_rotary_scaling(r);
+  resolve_rotary(r);
 }
 
 void resolve_mlp(Resolution& r) {
   auto& model = r.config().model_config;
   constexpr const char* kGated = "model_config.gated_linear_unit";
   if (r.sound({"model_config.hidden_act", kGated})) {
-    const bool gated = has_gated_mlp(model);
-    if (model.gated_linear_unit != gated) {
+    constexpr const char* kAct = "model_config.hidden_act";
+    if (is_gated(model.hidden_act) && !model.gated_linear_unit) {
       if (r.given(kGated)) {
-        r.error(kGated, concat("is ", gated ? "False" : "True", ", but hidden_act ",
-                               model.hidden_act, gated ? " is gated" : " has no gate",
-                               "; the gated activation is swiglu. Leave this key out"));
+        r.error(kGated, concat("is False, but hidden_act ", model.hidden_act,
+                               " is gated. Leave this key out"));
       }
-      model.gated_linear_unit = gated;
-      r.derived(kGated, "model_config.hidden_act");
+      model.gated_linear_unit = true;
+      r.derived(kGated, kAct);
     }
-    if (model.apply_swiglu_fusion.value_or(false) && !gated) {
+    if (model.gated_linear_unit && model.hidden_act == "silu") {
+      model.hidden_act = "swiglu";
+      r.derived(kAct, kGated);
+    } else if (model.gated_linear_unit && model.hidden_act == "xielu") {
+      r.error(kGated, "is True, but hidden_act xielu has no gate. Leave this key out");
+    }
+    if (model.apply_swiglu_fusion.value_or(false) && model.hidden_act != "swiglu") {
       r.error("model_config.apply_swiglu_fusion",
               concat("needs hidden_act: swiglu, got ", model.hidden_act));
+    }
+    for (const char* key : {"model_config.swiglu_limit", "model_config.swiglu_alpha"}) {
+      if (model.hidden_act != "clamped_swiglu") {
+        r.idle(key, concat("with hidden_act ", model.hidden_act));
+      }
     }
   }
   if (model.add_bias_linear) {
@@ -553,6 +578,7 @@ void resolve_model(Resolution& r) {
   resolve_positions(r);
   resolve_mlp(r);
   resolve_attention(r);
+  resolve_layers(r);
   resolve_repeated(r);
   resolve_start_values(r);
   const auto& model = r.config().model_config;

@@ -52,6 +52,8 @@ void resolve(Resolution& resolution);
 
 /// The parts of resolve, by subject.
 void resolve_model(Resolution& resolution);
+void resolve_rotary(Resolution& resolution);
+void resolve_layers(Resolution& resolution);
 void resolve_moe(Resolution& resolution);
 void resolve_lora(Resolution& resolution);
 void resolve_training(Resolution& resolution);

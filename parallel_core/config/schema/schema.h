@@ -38,10 +38,18 @@ enum class Null {
   kDefault,  // the default
 };
 
+/// Whether a key says what a model is, so that the files of a model have it.
+enum class Form : uint8_t {
+  kNone,
+  kTold,
+  kDecided,  ///< and models of a family that has no word for it have its default
+};
+
 struct Key {
   /// "hidden_size", or "rotary_config.rotary_base" for an entry of a mapping.
   std::string_view name;
   Field field;
+  Form form = Form::kNone;
   Check check = {};
   bool required = false;
   Null null = Null::kByType;

@@ -21,12 +21,13 @@ namespace {
 namespace fs = std::filesystem;
 
 void check_vocabulary(const SavedModel& model, const std::string& folder) {
-  check<ValueError>(model.tokenizer->vocab_size() <= model.config.model_config.vocab_size, folder,
-                    ": the model's vocab_size is ", model.config.model_config.vocab_size,
-                    ", but beside it is the ", model.tokenizer->describe(),
-                    "; if tokens were added to "
-                    "the tokenizer, `export --grow_vocab --to hf` makes a model with a row for "
-                    "each, else it is not the tokenizer of this model");
+  check<ValueError>(
+      model.tokenizer->vocab_size() <= model.config.model_config.vocab_size, folder,
+      ": the model's vocab_size is ", model.config.model_config.vocab_size,
+      ", but beside it is the ", model.tokenizer->describe(),
+      "; if tokens were added to "
+      "the tokenizer, `export --resize_embeddings --to hf` makes a model with a row for "
+      "each, else it is not the tokenizer of this model");
 }
 
 SavedModel open_checkpoint(const std::string& folder) {
@@ -49,16 +50,15 @@ SavedModel open_checkpoint(const std::string& folder) {
 
 SavedModel open_hf_model(const std::string& folder) {
   const HfConfig hf = read_hf_config(folder);
-  int64_t positions = 0;
+  const int64_t positions = longest_text(hf);
   int64_t vocabulary = 0;
   for (const HfSetting& setting : hf.settings) {
-    if (setting.key == "max_position_embeddings") {
-      positions = setting.value.as<int64_t>();
-    } else if (setting.key == "vocab_size") {
+    if (setting.key == "vocab_size") {
       vocabulary = setting.value.as<int64_t>();
     }
   }
   SavedModel model;
+  model.remark = hf.remark;
   const std::string file = folder + "/tokenizer.model";
   // Where there are both, tokenizer.json has the tokens that were added as well.
   const std::string type = data::huggingface::has_tokenizer_files(folder) ? "huggingface"
@@ -70,7 +70,8 @@ SavedModel open_hf_model(const std::string& folder) {
                       "tokenizer.model, and the vocabulary of ",
                       vocabulary, " has no room for the ", data::ByteTokenizer::kEod + 1,
                       " ids of a model of bytes");
-    model.remark = folder + ": has no tokenizer; its ids are taken for bytes";
+    model.remark += concat(model.remark.empty() ? "" : "; ", folder,
+                           ": has no tokenizer; its ids are taken for bytes");
   }
   // What a folder does not say of training has no effect here.
   model.config = init_configs_from_dict({{"training_config", {{"training_iters", 1}}},

@@ -38,9 +38,8 @@ Tensor rows_of(const Tensor& table, const std::vector<int64_t>& rows) {
 }  // namespace
 
 Experts::Experts(const TransformerConfig& config, int64_t layer_number)
-    : hidden_act_(config.hidden_act),
-      activation_(get_act_func(config.hidden_act, uses_fused_activation(config))),
-      recomputes_(uses_fused_activation(config) && keeps_only_input(config.hidden_act)),
+    : activation_(get_act_func(config)),
+      recomputes_(uses_fused_activation(config) && keeps_only_input(config)),
       precision_(precision_of(config)),
       hidden_(config.hidden_size),
       ffn_(moe_ffn_hidden_size(config)),

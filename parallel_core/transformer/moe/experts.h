@@ -63,7 +63,6 @@ class Experts final : public nn::Module, public nn::Callable<Experts> {
                   const nn::Parameter* bias,
                   const std::vector<int64_t>& ends) const;
 
-  std::string hidden_act_;
   Activation activation_;
   bool recomputes_;  // the activation, in backward, unless a pass keeps it
   Precision precision_;

@@ -96,6 +96,13 @@ TopKRouter::TopKRouter(const TransformerConfig& config, int64_t layer_number, bo
       &register_parameter("weight", initial_value(shape, {init}),
                           {.tp = tensor_parallel_layout(config, sequence_first).head_gradient()});
   weight_->set_logical({init.logical});
+  if (config.moe.moe_router_has_bias) {
+    const LogicalInit bias = whole(concat("layers.", layer_, ".moe.router.bias"),
+                                   {choice_.num_experts}, bias_init(config));
+    bias_ = &register_parameter("bias", initial_value({choice_.num_experts}, {bias}),
+                                {.decay = false, .tp = weight_->flags().tp});
+    bias_->set_logical({bias.logical});
+  }
   if (config.moe.moe_router_enable_expert_bias) {
     expert_bias_ = register_buffer("expert_bias", zeros({choice_.num_experts}),
                                    concat("layers.", layer_, ".moe.router.expert_bias"));
@@ -195,6 +202,9 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
   }
   Routing out;
   out.logits = router_logits(read, weight_->to(kFloat32));
+  if (bias_ != nullptr) {
+    out.logits = out.logits + bias_->to(kFloat32);
+  }
   if (training && forces_balance_) {
     out.logits = random_logits(out.logits, layer_, tokens.numbers, tokens.seq_length);
   }

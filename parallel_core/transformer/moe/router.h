@@ -50,7 +50,8 @@ struct StepCounts {
   std::vector<int64_t> balance_counts;     ///< sums of Routing::balance_counts
 };
 
-/// logits = x weight^T in float32, without bias; each token goes to k of E experts.
+/// logits = x weight^T in float32, plus `bias` [E] with moe_router_has_bias; each token goes to k
+/// of E experts.
 ///
 /// The gates are a softmax over the k chosen logits; or scores (softmax or sigmoid over all
 /// experts), divided by their sum over the k where norm_topk_prob says so (and k > 1). The scaling
@@ -103,6 +104,7 @@ class TopKRouter final : public nn::Module, public nn::Callable<TopKRouter> {
   std::optional<double> capacity_factor_;
   DropPolicy drop_policy_;
   nn::Parameter* weight_;
+  nn::Parameter* bias_ = nullptr;
   Tensor expert_bias_;      // [E] float32, undefined without
   Tensor previous_counts_;  // [E] int64, undefined without global_aux_loss
 };

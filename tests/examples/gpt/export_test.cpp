@@ -88,12 +88,14 @@ TEST_F(ExportTest, ARowForEachIdOnRequest) {
                      {"special", true}});
   }
   dir_.write("hf/tokenizer.json", tokenizer.dump());
-  expect_bad("--checkpoint hf --to gguf --output out", "--grow_vocab ... makes a row for each");
+  expect_bad("--checkpoint hf --to gguf --output out",
+             "--resize_embeddings ... makes a row for each");
   EXPECT_EQ(generate("--checkpoint hf --prompt x --max_new_tokens 1"), 2);
-  EXPECT_THAT(err_, HasSubstr("--grow_vocab"));
-  expect_bad("--adapter hf --to hf --grow_vocab --output out", "--grow_vocab ... is for a model");
+  EXPECT_THAT(err_, HasSubstr("--resize_embeddings"));
+  expect_bad("--adapter hf --to hf --resize_embeddings --output out",
+             "--resize_embeddings ... is for a model");
 
-  ASSERT_EQ(export_it("--checkpoint hf --to hf --grow_vocab --output grown"), 0) << said();
+  ASSERT_EQ(export_it("--checkpoint hf --to hf --resize_embeddings --output grown"), 0) << said();
   EXPECT_THAT(err_, Says(std::to_string(rows + 2) + " rows, 2 of them new"));
   EXPECT_EQ(Json::parse(dir_.read("grown/config.json")).at("vocab_size"), rows + 2);
   const testing::State before = load_safetensors(dir_.file("hf/model.safetensors"));
@@ -113,7 +115,8 @@ TEST_F(ExportTest, ARowForEachIdOnRequest) {
     }
   }
   ASSERT_EQ(generate("--checkpoint grown --prompt 'a <new1>' --max_new_tokens 2"), 0) << said();
-  ASSERT_EQ(export_it("--checkpoint hf --to gguf --grow_vocab --output out.gguf"), 0) << said();
+  ASSERT_EQ(export_it("--checkpoint hf --to gguf --resize_embeddings --output out.gguf"), 0)
+      << said();
   const testing::GgufFile file = testing::read_gguf_file(dir_.file("out.gguf"));
   EXPECT_EQ(file.metadata.at("tokenizer.ggml.tokens").texts().back(), "<new1>");
 }

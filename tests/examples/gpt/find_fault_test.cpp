@@ -184,11 +184,11 @@ TEST_F(FindFaultInTorchDump, NamesOfAProgramsOwnThroughAMap) {
 TEST_F(FindFaultInTorchDump, AConfigurationThatCannotBeReadIsNotCompared) {
   std::filesystem::copy(stored("three_steps/clean"), dir_.file("case"),
                         std::filesystem::copy_options::recursive);
-  dir_.write("case/config.json", R"({"model_type": "falcon", "hidden_size": 8})");
+  dir_.write("case/config.json", R"({"model_type": "mamba2", "hidden_size": 8})");
   write_run("clean");
   EXPECT_EQ(find_fault("case"), 0) << said();
   EXPECT_EQ(row("config")["status"], "not_compared");
-  EXPECT_THAT(row("config")["detail"], HasSubstr("falcon"));
+  EXPECT_THAT(row("config")["detail"], HasSubstr("mamba2"));
 }
 
 TEST_F(FindFaultInTorchDump, AnOptimizerThatDecaysAllIsNamedWithoutItsWeights) {

@@ -306,8 +306,8 @@ TEST_F(HfTest, FoldersThatAreRefused) {
     EXPECT_EQ(generate("--checkpoint llama --prompt And"), 2);
     EXPECT_THAT(err_, Says(text)) << said();
   };
-  refused({{"model_type", "falcon"}}, "model_type \"falcon\" cannot be read");
-  refused({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}}, "\"yarn\" is not built");
+  refused({{"model_type", "mamba2"}}, "model_type \"mamba2\" cannot be read");
+  refused({{"rope_scaling", {{"rope_type", "ntk"}, {"factor", 4.0}}}}, "\"ntk\" is not built");
   refused({{"hidden_act", "gelu"}}, "hidden_act: the activation \"gelu\" is not built");
   EXPECT_EQ(pretrain("--config_path run.yaml --from_hf none"), 2);
   EXPECT_THAT(err_, Says("model_config.from_hf: none: ... no such folder"));

@@ -26,7 +26,12 @@ struct Family {
   Json members;       // beside the sizes that all have
   std::string gguf;   // its architecture; empty: this model is not written as GGUF
   std::string names;  // of a tensor of its files
+  /// layer_types, where a window is that of some layers.
+  std::vector<std::string> kinds = {};
 };
+
+const std::string kSliding = "sliding_attention";
+const std::string kFull = "full_attention";
 
 std::vector<Family> families() {
   const std::string llama = "model.layers.0.self_attn.q_proj.weight";
@@ -41,6 +46,26 @@ std::vector<Family> families() {
        {{"n_embd", 32}, {"n_layer", 2}, {"n_head", 4}, {"n_positions", 64}},
        "gpt2",
        "transformer.h.0.attn.c_attn.weight"},
+      {"qwen3_moe",
+       {{"num_experts", 4}, {"num_experts_per_tok", 2}, {"norm_topk_prob", true}},
+       "qwen3moe",
+       llama},
+      {"glm4_moe",
+       {{"n_routed_experts", 4}, {"num_experts_per_tok", 2}, {"use_qk_norm", true}},
+       "glm4moe",
+       llama},
+      {"starcoder2", Json::object(), "starcoder2", llama},
+      {"seed_oss", {{"head_dim", 12}}, "seed_oss", llama},
+      {"ernie4_5", {{"head_dim", 12}}, "ernie4_5", llama},
+      {"helium", {{"mlp_bias", true}}, "", llama},
+      {"arcee", {{"hidden_act", "relu2"}}, "arcee", llama},
+      {"phi3",
+       {{"partial_rotary_factor", 0.75}},
+       "phi3",
+       "model.layers.0.self_attn.qkv_proj.weight"},
+      {"glm4", {{"head_dim", 8}}, "glm4", llama},
+      {"stablelm", {{"use_qkv_bias", true}}, "stablelm", llama},
+      {"nemotron", {{"partial_rotary_factor", 0.25}}, "nemotron", llama},
   };
 }
 
@@ -99,11 +124,9 @@ TEST_P(EachFamily, IsReadInTheSpellingOfTransformers5) {
   newer.erase("torch_dtype");
   newer["dtype"] = "bfloat16";
   newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5e5}};
-  if (newer.contains("sliding_window")) {
-    newer["layer_types"] = {"sliding_attention", "sliding_attention"};
-  } else {
-    newer["layer_types"] = {"full_attention", "full_attention"};
-  }
+  const std::string kind = newer.contains("sliding_window") ? kSliding : kFull;
+  newer["layer_types"] =
+      GetParam().kinds.empty() ? std::vector<std::string>{kind, kind} : GetParam().kinds;
   const TransformerConfig config = load(family_json(GetParam()).dump());
   EXPECT_TRUE(load(newer.dump()) == config);
   EXPECT_EQ(parse_hf_config(newer.dump(), "f").dtype, kBFloat16);
@@ -125,13 +148,127 @@ INSTANTIATE_TEST_SUITE_P(Architectures,
                          ::testing::ValuesIn(families()),
                          [](const auto& info) { return info.param.type; });
 
-TEST(Families, TheListInTheDocumentationIsThatOfTheTable) {
-  std::ifstream file("docs/models.md");
+std::string text_of_page(const std::string& path) {
+  std::ifstream file(path);
   std::ostringstream text;
   text << file.rdbuf();
-  EXPECT_THAT(text.str(), HasSubstr("<!-- models: begin -->\n" +
-                                    architectures::families_markdown() + "<!-- models: end -->"))
+  return text.str();
+}
+
+TEST(Families, TheListInTheDocumentationIsThatOfTheTable) {
+  EXPECT_THAT(text_of_page("docs/models.md"),
+              HasSubstr("<!-- models: begin -->\n" + architectures::families_markdown() +
+                        "<!-- models: end -->"))
       << "put what `config_doc --models` prints between the two lines of docs/models.md";
+}
+
+TEST(Families, ThePageIsWhatTheTableSays) {
+  EXPECT_EQ(text_of_page("docs/families.md"), architectures::families_page())
+      << "run: config_doc --families > docs/families.md";
+}
+
+// Of a folder the family stays, though another could say the model; without a name it is the first
+// implied one. A named one that cannot be is told by its keys.
+TEST(Families, AConfigurationCanNameItsFamily) {
+  TransformerConfig config;
+  config.hf_model_type = "qwen3";
+  try {
+    architectures::of(config);
+    FAIL();
+  } catch (const ValueError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("model_config.hf_model_type: models of the type qwen3"));
+    EXPECT_THAT(error.what(), HasSubstr("model_config.hidden_act: is gelu; use swiglu (qwen3)"));
+  }
+  config.hf_model_type = "phi5";
+  try {
+    architectures::of(config);
+    FAIL();
+  } catch (const ValueError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("there is no family \"phi5\"; known are llama, "));
+  }
+}
+
+TEST(Families, AShareOfTheChannelsIsReadFromBothPlaces) {
+  const auto read = [](Json more) {
+    Json json = family_json({"phi3", std::move(more), "", ""});
+    return parse_hf_config(json.dump(), "config.json");
+  };
+  const auto share_of = [](const HfConfig& file) {
+    for (const HfSetting& setting : file.settings) {
+      if (setting.key == "rotary_config.rotary_percent") {
+        return setting.value.as<double>();
+      }
+    }
+    return 0.0;
+  };
+  const auto refused = [&](const Json& more) -> std::string {
+    try {
+      read(more);
+    } catch (const ValueError& error) {
+      return error.what();
+    }
+    return {};
+  };
+  EXPECT_EQ(share_of(read(Json::object())), 1.0);
+  EXPECT_EQ(share_of(read({{"partial_rotary_factor", 0.5}})), 0.5);
+  EXPECT_EQ(
+      share_of(read({{"rope_parameters", {{"rope_theta", 5e5}, {"partial_rotary_factor", 0.25}}}})),
+      0.25);
+  EXPECT_THAT(
+      refused({{"partial_rotary_factor", 0.5},
+               {"rope_parameters", {{"rope_theta", 5e5}, {"partial_rotary_factor", 0.25}}}}),
+      HasSubstr("partial_rotary_factor is 0.25, but partial_rotary_factor is 0.5"));
+  EXPECT_THAT(refused({{"partial_rotary_factor", 1.5}}),
+              HasSubstr("expected a number above 0, at most 1, got 1.5"));
+  EXPECT_THAT(refused({{"rope_scaling", {{"type", "longrope"}}}}),
+              HasSubstr("expected a list short_factor"));
+  EXPECT_THAT(refused({{"head_dim", 16}}), HasSubstr("is not hidden_size 32"));
+}
+
+TEST(Families, BlocksOfAStableLm) {
+  const auto text_of = [](const Json& more, const std::string& key) {
+    const HfConfig file =
+        parse_hf_config(family_json({"stablelm", more, "", ""}).dump(), "config.json");
+    for (const HfSetting& setting : file.settings) {
+      if (setting.key == key) {
+        return config::to_yaml(setting.value);
+      }
+    }
+    return std::string();
+  };
+  EXPECT_EQ(text_of({{"use_parallel_residual", true}}, "norm_placement"), "parallel_one_norm");
+  EXPECT_EQ(text_of(Json::object(), "norm_placement"), "pre");
+  EXPECT_EQ(text_of({{"qk_layernorm", true}}, "qk_layernorm_scope"), "each_head");
+}
+
+// Sigmoids, groups, a shared expert, leading dense layers.
+TEST(Families, RouterOfAGlm4Moe) {
+  const Json json = family_json({"glm4_moe",
+                                 {{"n_routed_experts", 8},
+                                  {"num_experts_per_tok", 2},
+                                  {"n_group", 4},
+                                  {"topk_group", 2},
+                                  {"n_shared_experts", 2},
+                                  {"moe_intermediate_size", 20},
+                                  {"routed_scaling_factor", 2.5}},
+                                 "",
+                                 ""});
+  data::TempDir dir;
+  dir.write("config.json", json.dump());
+  const MoEConfig moe =
+      init_configs_from_text("training_config: {training_iters: 1}\nmodel_config: {from_hf: " +
+                                 dir.path() + ", seq_length: 8}\n",
+                             "f.yaml")
+          .model_config.moe;
+  EXPECT_EQ(moe.moe_router_score_function, "sigmoid");
+  EXPECT_EQ(moe.topk_method, "noaux_tc");
+  EXPECT_EQ(moe.moe_router_num_groups, 4);
+  EXPECT_EQ(moe.moe_router_group_topk, 2);
+  EXPECT_EQ(moe.moe_shared_expert_intermediate_size, 40);
+  EXPECT_EQ(moe.moe_router_topk_scaling_factor, 2.5);
+  EXPECT_EQ(moe.first_k_dense_replace, 1);
+  EXPECT_TRUE(moe.moe_router_enable_expert_bias);
+  EXPECT_EQ(moe.moe_router_bias_update_rate, 0.0);
 }
 
 // A configuration that none can say is told by the keys in which the nearest differ.

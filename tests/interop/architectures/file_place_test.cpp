@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
+#include "interop/architectures/architecture.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "tests/message_of.h"
 #include "tests/parallel_core/model_families.h"
@@ -15,10 +17,12 @@ namespace tapestry {
 namespace {
 
 using testing::kModel;
+using testing::kMoe;
 using testing::kQkvBias;
 using testing::kUntied;
 using testing::llama;
 using testing::Overrides;
+using testing::qwen2_moe;
 using testing::small_config;
 using testing::State;
 
@@ -127,6 +131,100 @@ TEST(FileNames, OfAGpt2) {
                                  made.logical.at("layers.0.attention.wk.bias")));
 }
 
+// Four heads in two groups: of the shared matrix 32 rows are queries, 16 keys and 16 values.
+TEST(FileNames, OfAPhi3) {
+  const Made made(llama({kUntied, kModel + "num_layers=1", kModel + "hf_model_type=phi3"}));
+  const std::string layer = "model.layers.0.";
+  EXPECT_EQ(shapes(made.files), (std::map<std::string, Shape>{
+                                    {"model.embed_tokens.weight", {31, 32}},
+                                    {layer + "input_layernorm.weight", {32}},
+                                    {layer + "self_attn.qkv_proj.weight", {64, 32}},
+                                    {layer + "self_attn.o_proj.weight", {32, 32}},
+                                    {layer + "post_attention_layernorm.weight", {32}},
+                                    {layer + "mlp.gate_up_proj.weight", {96, 32}},
+                                    {layer + "mlp.down_proj.weight", {32, 48}},
+                                    {"model.norm.weight", {32}},
+                                    {"lm_head.weight", {31, 32}},
+                                }));
+  const auto expect_rows = [&](const char* file, int64_t first, int64_t last,
+                               const std::string& logical) {
+    EXPECT_TRUE(testing::same_bits(made.files.at(layer + file).slice(0, first, last),
+                                   made.logical.at("layers.0." + logical)))
+        << logical;
+  };
+  expect_rows("self_attn.qkv_proj.weight", 0, 32, "attention.wq.weight");
+  expect_rows("self_attn.qkv_proj.weight", 32, 48, "attention.wk.weight");
+  expect_rows("self_attn.qkv_proj.weight", 48, 64, "attention.wv.weight");
+  expect_rows("mlp.gate_up_proj.weight", 0, 48, "feed_forward.w_gate.weight");
+  expect_rows("mlp.gate_up_proj.weight", 48, 96, "feed_forward.w_up.weight");
+}
+
+// As families have it whose matrix holds queries, key and value of each group of heads together.
+TEST(FileNames, RowsByGroupOfHeads) {
+  const architectures::TensorNames table = {
+      .part = "model.",
+      .layers = "layers.",
+      .top = {},
+      .layer = {{"attention.wq.", "qkv."}, {"attention.wk.", "qkv."}, {"attention.wv.", "qkv."}},
+      .grouped = true};
+  const FileNames names(NameScheme(&table), small_config(llama()).model_config);
+  for (const Shape& rest : {Shape{}, Shape{32}}) {
+    const auto place = [&](const char* part, int64_t rows) {
+      const std::string end = rest.empty() ? ".bias" : ".weight";
+      Shape shape = {rows};
+      for (const int64_t size : rest) {
+        shape = {rows, size};
+      }
+      return file_place(names, concat("layers.1.attention.", part, end), shape);
+    };
+    const FilePlace q = place("wq", 32);
+    EXPECT_EQ(q.name, rest.empty() ? "model.layers.1.qkv.bias" : "model.layers.1.qkv.weight");
+    EXPECT_EQ(q.shape[0], 64);
+    const auto rows = [](const FilePlace& of, std::vector<int64_t> wanted) {
+      std::vector<int64_t> out;
+      for (const int64_t row : wanted) {
+        out.push_back(of.row(row));
+      }
+      return out;
+    };
+    // Heads of 8 channels, two to a group: q0 q1 k0 v0, q2 q3 k1 v1.
+    EXPECT_EQ(rows(q, {0, 15, 16, 31}), (std::vector<int64_t>{0, 15, 32, 47}));
+    EXPECT_EQ(rows(place("wk", 16), {0, 7, 8}), (std::vector<int64_t>{16, 23, 48}));
+    EXPECT_EQ(rows(place("wv", 16), {0, 7, 8}), (std::vector<int64_t>{24, 31, 56}));
+  }
+}
+
+TEST(FileNames, AreOfTheTableThatKnowsTheMost) {
+  const auto scheme = [](std::set<std::string> names) {
+    names.insert("model.embed_tokens.weight");
+    return name_scheme(names);
+  };
+  const std::string layer = "model.layers.10.";
+  EXPECT_EQ(scheme({layer + "self_attn.qkv_proj.weight", layer + "mlp.gate_up_proj.weight"}),
+            name_scheme_of("phi3"));
+  EXPECT_EQ(scheme({layer + "self_attn.q_proj.weight", layer + "mlp.gate_up_proj.weight",
+                    layer + "post_mlp_layernorm.weight"}),
+            name_scheme_of("glm4"));
+  EXPECT_EQ(scheme({layer + "self_attn.q_proj.weight", layer + "mlp.c_fc.bias"}),
+            name_scheme_of("starcoder2"));
+  EXPECT_EQ(scheme({layer + "mlp.gate.weight", layer + "mlp.gate.e_score_correction_bias",
+                    layer + "mlp.experts.3.up_proj.weight"}),
+            name_scheme_of("glm4_moe"));
+}
+
+// For training on several tokens ahead, as in GLM-4.5's files.
+TEST(FileNames, LayersBehindTheModelsAreNoWeights) {
+  FileNames names(name_scheme_of("glm4_moe"), small_config(llama()).model_config);
+  EXPECT_FALSE(is_constant(names, "model.layers.1.mlp.gate.weight"));
+  EXPECT_TRUE(is_constant(names, "model.layers.2.eh_proj.weight"));
+  EXPECT_TRUE(is_constant(names, "model.layers.12.mlp.gate.weight"));
+  EXPECT_FALSE(is_constant(names, "model.layers.x.mlp.gate.weight"));
+  names.layers = 0;
+  EXPECT_FALSE(is_constant(names, "model.layers.2.eh_proj.weight"));
+  EXPECT_FALSE(is_constant(FileNames(name_scheme_of("llama"), small_config(llama()).model_config),
+                           "model.layers.2.eh_proj.weight"));
+}
+
 TEST(FileNames, OfOtherModelsAreLogical) {
   const Made made({kModel + "hidden_act=relu"});
   testing::expect_states_equal(made.files, made.logical);
@@ -136,6 +234,9 @@ TEST(FileNames, RoundTrip) {
   for (const Overrides& overrides :
        {Overrides{}, llama(), llama({kUntied}), llama({kQkvBias}),
         Overrides{kModel + "num_layers=11"}, llama({kModel + "num_layers=11"}),
+        llama({kModel + "hf_model_type=phi3"}),
+        llama({kQkvBias, kModel + "hf_model_type=glm4", kModel + "use_sandwich_norm=True",
+               kModel + "rotary_config.rotary_interleaved=True"}),
         Overrides{kModel + "hidden_act=relu"}}) {
     const Made made(overrides);
     testing::expect_states_equal(made.loaded(made.files), made.logical);
@@ -326,27 +427,59 @@ TEST(FileNames, WithoutTheNameOfThePart) {
       {{"layers.0.moe.experts.2.w_up.weight", "layers.0.block_sparse_moe.experts.2.w3.weight"}});
 }
 
-// One tensor for all experts of a layer, as newer writers store them.
-TEST(FileNames, FusedExpertsAreRefusedByTheirName) {
-  for (const char* name :
-       {"model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.down_proj",
-        "model.layers.0.block_sparse_moe.experts.gate_up_proj.weight"}) {
-    EXPECT_THAT(
-        message_of<ValueError>([&] {
-          check_experts_are_apart({"model.embed_tokens.weight", name}, "hf/model.safetensors");
-        }),
-        ::testing::AllOf(::testing::StartsWith(concat("hf/model.safetensors: ", name, " ")),
-                         ::testing::HasSubstr("the matrices of each expert by themselves")))
-        << name;
+// Two tensors for all experts of a layer, as newer writers may store them.
+TEST(FileNames, PackedExpertsLieInTwoTensors) {
+  const TransformerConfig config =
+      small_config(qwen2_moe({kMoe + "moe_ffn_hidden_size=16"})).model_config;
+  for (const std::string ending : {"", ".weight"}) {
+    const std::string stem = "model.layers.0.mlp.experts.";
+    const NameScheme scheme =
+        name_scheme({"model.embed_tokens.weight", "model.layers.0.mlp.gate.weight",
+                     stem + "gate_up_proj" + ending, stem + "down_proj" + ending});
+    const FileNames names(scheme, config);
+    const int64_t width = config.hidden_size;
+    const FilePlace gate = file_place(names, "layers.0.moe.experts.2.w_gate.weight", {16, width});
+    EXPECT_EQ(gate.name, stem + "gate_up_proj" + ending);
+    EXPECT_EQ(gate.shape, (Shape{4, 32, width}));
+    ASSERT_TRUE(gate.strides.has_value());
+    EXPECT_EQ(gate.strides->offset, 2 * 32 * width);
+    const FilePlace up = file_place(names, "layers.0.moe.experts.2.w_up.weight", {16, width});
+    EXPECT_EQ(up.strides.value().offset, (2 * 32 + 16) * width);
+    EXPECT_EQ(up.strides.value().row, width);
+    const FilePlace down = file_place(names, "layers.0.moe.experts.3.w_down.weight", {width, 16});
+    EXPECT_EQ(down.name, stem + "down_proj" + ending);
+    EXPECT_EQ(down.shape, (Shape{4, width, 16}));
+    EXPECT_EQ(down.strides.value().offset, 3 * width * 16);
   }
-  check_experts_are_apart(
-      {"model.layers.0.mlp.experts.0.down_proj.weight", "model.layers.0.mlp.down_proj.weight"},
-      "f");
-  const Made made(llama());
-  State files = made.files;
-  files["model.layers.0.mlp.experts.gate_up_proj"] = ones({4, 96, 32});
-  EXPECT_ERROR(made.loaded(files), ValueError,
-               "mlp.experts.gate_up_proj holds the matrices of all");
+}
+
+TEST(FileNames, PackedExpertsAreThoseOfFilesWithEachByItself) {
+  const Made made(qwen2_moe({kMoe + "moe_ffn_hidden_size=16"}));
+  State files;
+  std::map<std::string, TensorList> parts;
+  for (const auto& [name, tensor] : made.files) {
+    const size_t at = name.find(".experts.");
+    if (at == std::string::npos) {
+      files[name] = tensor;
+      continue;
+    }
+    const std::string rest = name.substr(name.find('.', at + 9) + 1);
+    parts[name.substr(0, at + 9) + rest].push_back(tensor);  // in the order of the experts
+  }
+  for (auto& [name, tensors] : parts) {
+    const std::string stem = name.substr(0, name.find(".experts.") + 9);
+    if (name.ends_with("gate_proj.weight")) {
+      files[stem + "gate_up_proj"] =
+          cat({stack(tensors, 0), stack(parts.at(stem + "up_proj.weight"), 0)}, 1);
+    } else if (name.ends_with("down_proj.weight")) {
+      files[stem + "down_proj"] = stack(tensors, 0);
+    }
+  }
+  const State loaded = made.loaded(files);
+  ASSERT_EQ(loaded.size(), made.logical.size());
+  for (const auto& [name, tensor] : made.logical) {
+    EXPECT_TRUE(testing::same_bits(loaded.at(name), tensor)) << name;
+  }
 }
 
 TEST(FileNames, Gpt2WithoutPrefixAndWithMaskBuffers) {

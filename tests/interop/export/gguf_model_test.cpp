@@ -103,6 +103,61 @@ TEST(GgufModel, Gpt2JoinsQueriesKeysAndValues) {
   }
 }
 
+const GgufTensor& tensor_of(const GgufModel& model, const std::string& name) {
+  const auto found = std::find_if(model.tensors.begin(), model.tensors.end(),
+                                  [&](const GgufTensor& tensor) { return tensor.name == name; });
+  check<ValueError>(found != model.tensors.end(), "no tensor ", name);
+  return *found;
+}
+
+TEST(GgufModel, APhi3HasTwoFusedMatrices) {
+  const GgufModel model = gguf_model(llama_of(
+      {{"hf_model_type", "phi3"}, {"num_query_groups", 2}, {"group_query_attention", true}}));
+  EXPECT_EQ(model.architecture, "phi3");
+  const GgufTensor& qkv = tensor_of(model, "blk.0.attn_qkv.weight");
+  EXPECT_EQ(qkv.shape, (Shape{64, 32}));
+  EXPECT_THAT(qkv.shapes, ::testing::ElementsAre(Shape{32, 32}, Shape{16, 32}, Shape{16, 32}));
+  EXPECT_EQ(tensor_of(model, "blk.0.ffn_up.weight").shape, (Shape{128, 32}));
+}
+
+TEST(GgufModel, MixturesHaveTheirExpertsStacked) {
+  TransformerConfig config = llama_of({{"hf_model_type", "qwen3_moe"}, {"qk_layernorm", true}});
+  config.moe.num_experts = 3;
+  config.moe.moe_router_topk = 2;
+  config.moe.moe_ffn_hidden_size = 24;
+  config.moe.norm_topk_prob = true;
+  const GgufModel model = gguf_model(config);
+  EXPECT_EQ(model.architecture, "qwen3moe");
+  const GgufTensor& down = tensor_of(model, "blk.0.ffn_down_exps.weight");
+  EXPECT_EQ(down.shape, (Shape{3, 32, 24}));
+  EXPECT_EQ(down.logical.back(), "layers.0.moe.experts.2.w_down.weight");
+  EXPECT_EQ(down.shapes.back(), (Shape{32, 24}));
+  EXPECT_TRUE(tensor_of(model, "blk.0.ffn_gate_inp.weight").always_f32);
+  EXPECT_THAT(names_of(model), ::testing::Not(::testing::Contains("blk.0.ffn_up.weight")));
+}
+
+TEST(GgufModel, GainsLess1GetItBack) {
+  const GgufModel model = gguf_model(gpt2_of({{"hf_model_type", "nemotron"},
+                                              {"position_embedding_type", "rope"},
+                                              {"hidden_act", "squared_relu"},
+                                              {"layernorm_zero_centered_gamma", true},
+                                              {"untie_embeddings_and_output_weights", true}}));
+  EXPECT_EQ(model.architecture, "nemotron");
+  EXPECT_EQ(tensor_of(model, "blk.0.attn_norm.weight").added, 1.0F);
+  EXPECT_EQ(tensor_of(model, "blk.0.attn_norm.bias").added, 0.0F);
+  EXPECT_EQ(tensor_of(model, "output_norm.weight").added, 1.0F);
+  EXPECT_EQ(tensor_of(model, "blk.0.ffn_up.weight").added, 0.0F);
+}
+
+// A Helium is what llama.cpp computes of a llama whose rows stay.
+TEST(GgufModel, AFamilyWithoutAFormOfItsOwnIsAnImpliedOne) {
+  TransformerConfig config = llama_of({{"hf_model_type", "helium"}});
+  config.rotary_config.rotary_interleaved = true;
+  const GgufModel model = gguf_model(config);
+  EXPECT_EQ(model.architecture, "llama");
+  EXPECT_EQ(tensor_of(model, "blk.0.attn_q.weight").paired_heads, 0);
+}
+
 TEST(GgufModel, RowsThatAreNoBlocksAreF16) {
   const GgufTensor tensor{.name = "w", .shape = {4, 48}};
   EXPECT_EQ(type_in_file(tensor, GgufType::kQ8_0), GgufType::kF16);
@@ -135,7 +190,7 @@ TEST(GgufModel, WhatNoArchitectureSaysIsRefusedWithItsKey) {
   EXPECT_THAT(refused(llama_of({{"position_embedding_type", "none"}})),
               HasSubstr("model_config.position_embedding_type: is none"));
   EXPECT_THAT(refused(llama_of({{"use_sandwich_norm", true}})),
-              HasSubstr("model_config.use_sandwich_norm: is True"));
+              HasSubstr("model_config.norm_placement: is sandwich"));
   EXPECT_THAT(refused(llama_of({{"mlp_has_bias", true}, {"qkv_has_bias", true}})),
               HasSubstr("model_config.mlp_has_bias: is True"));
   EXPECT_THAT(refused(llama_of({{"out_proj_has_bias", true}})),

@@ -552,8 +552,9 @@ TEST(Config, ResolvedYamlNamesOrigins) {
               HasSubstr("\n  compute_dtype: bfloat16  # derived from training_config.bf16\n"));
   EXPECT_THAT(text,
               HasSubstr("\n  rotary_config:  # default\n    rotary_percent: 1.0  # default\n"));
-  EXPECT_THAT(config_log_text(with({})),
-              HasSubstr("model_config\n    from_hf: null\n    vocab_size: 100\n"));
+  EXPECT_THAT(
+      config_log_text(with({})),
+      HasSubstr("model_config\n    from_hf: null\n    hf_model_type: null\n    vocab_size: 100\n"));
 }
 
 TEST(Config, PresetsLoad) {

@@ -386,5 +386,16 @@ TEST(PeftNames, FusedModulesHaveTheirBsBelowEachOther) {
   EXPECT_TRUE(whole.transposed);
 }
 
+TEST(PeftNames, AFusedGateHasItsBsBelowEachOther) {
+  const FileNames phi3(name_scheme_of("phi3"), testing::small_config().model_config);
+  const std::string stem = "base_model.model.model.layers.1.mlp.gate_up_proj";
+  EXPECT_EQ(peft_place(phi3, "layers.1.feed_forward.w_gate_up.lora_A.weight", {3, 32}).name,
+            stem + ".lora_A.weight");
+  const FilePlace b = peft_place(phi3, "layers.1.feed_forward.w_up.lora_B.weight", {48, 3});
+  EXPECT_EQ(b.name, stem + ".lora_B.weight");
+  EXPECT_EQ(b.shape, (Shape{96, 3}));
+  EXPECT_EQ(b.first, 48);
+}
+
 }  // namespace
 }  // namespace tapestry

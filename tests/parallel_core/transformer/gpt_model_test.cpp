@@ -126,8 +126,8 @@ TEST_P(EveryStructure, IsBuiltAndCounted) {
 TEST_P(EveryStructure, DecayFlagIsWhatTheNameSays) {
   const Trainer trainer(GetParam().overrides);
   for (const auto& entry : trainer.model->named_parameters()) {
-    const bool exempt = entry.name.find("norm") != std::string::npos ||
-                        entry.name.find("bias") != std::string::npos;
+    const auto has = [&](const char* part) { return entry.name.find(part) != std::string::npos; };
+    const bool exempt = has("norm") || has("bias") || has("sinks") || has("alpha_");
     EXPECT_EQ(entry.parameter->flags().decay, !exempt) << entry.name;
   }
 }

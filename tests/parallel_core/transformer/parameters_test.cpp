@@ -91,6 +91,17 @@ TEST(Parameters, NamesAndShapesWithGroupsWideHeadsAndGate) {
       expected);
 }
 
+TEST(Parameters, ZeroCenteredGainsStartAtTheirGainLess1) {
+  const auto model = get_model(small_config(
+      {kModel + "layernorm_zero_centered_gamma=True", kModel + "use_sandwich_norm=True",
+       kModel + "ffn_post_norm_scale=0.25", kModel + "qk_layernorm=True"}));
+  const State state = get_logical_state(*model);
+  const auto first = [&](const char* name) { return state.at(name).to_vector<float>().front(); };
+  EXPECT_EQ(first("final_norm.weight"), 0.0F);
+  EXPECT_EQ(first("layers.0.attention.q_norm.weight"), 0.0F);
+  EXPECT_EQ(first("layers.1.ffn_post_norm.weight"), -0.75F);
+}
+
 TEST(Parameters, InMemoryPaths) {
   const auto model = get_model(
       small_config({kModel + "num_layers=1", kModel + "untie_embeddings_and_output_weights=True",

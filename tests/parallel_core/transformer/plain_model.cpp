@@ -18,7 +18,7 @@ class PlainModel {
   }
 
   PlainResult run() {
-    Tensor x = rows_of("tok_embeddings.weight", batch_.tokens);
+    Tensor x = rows_of("tok_embeddings.weight", batch_.tokens) * c_.embedding_multiplier;
     if (c_.position_embedding_type == "learned_absolute") {
       std::vector<int64_t> positions = batch_.position_ids;
       for (int64_t i = 0; positions.size() < batch_.tokens.size(); ++i) {
@@ -26,15 +26,21 @@ class PlainModel {
       }
       x = x + rows_of("pos_embeddings.weight", positions);
     }
-    for (int64_t layer = 0; layer < c_.num_layers; ++layer) {
-      x = run_layer(x, "layers." + std::to_string(layer) + ".");
+    if (c_.embedding_norm) {
+      x = norm(x, "embedding_norm");
+    }
+    for (layer_ = 0; layer_ < c_.num_layers; ++layer_) {
+      x = run_layer(x, "layers." + std::to_string(layer_) + ".");
     }
     if (c_.use_final_norm) {
       x = norm(x, "final_norm");
     }
     const bool untied = c_.untie_embeddings_and_output_weights;
     PlainResult out;
-    out.logits = matmul(x, weights_.at(untied ? "lm_head.weight" : "tok_embeddings.weight").t());
+    out.logits =
+        capped(matmul(x, weights_.at(untied ? "lm_head.weight" : "tok_embeddings.weight").t()) *
+                   c_.logit_multiplier,
+               c_.logit_softcap);
     const Tensor top = amax(out.logits.detach(), {-1}, true);
     const Tensor log_sum =
         log(tapestry::sum(exp(out.logits - top), {-1}, true)) + top;  // [B, S, 1]
@@ -67,14 +73,42 @@ class PlainModel {
     return out;
   }
 
-  Tensor norm(const Tensor& x, const std::string& name) const {
-    const Tensor& gain = weights_.at(name + ".weight");
-    if (c_.normalization == "RMSNorm") {
-      return x / sqrt(mean(x * x, {-1}, true) + c_.norm_epsilon) * gain;
+  static Tensor capped(const Tensor& x, double cap) { return cap == 0 ? x : tanh(x / cap) * cap; }
+
+  Tensor normed(const Tensor& x, double epsilon) const {
+    const Tensor centred = c_.normalization == "RMSNorm" ? x : x - mean(x, {-1}, true);
+    return centred / sqrt(mean(centred * centred, {-1}, true) + epsilon);
+  }
+
+  Tensor norm(const Tensor& x, const std::string& name, double epsilon = -1) const {
+    Tensor out = normed(x, epsilon > 0 ? epsilon : c_.norm_epsilon);
+    if (c_.norm_has_gain) {
+      const Tensor& weight = weights_.at(name + ".weight");
+      out = out * (c_.layernorm_zero_centered_gamma ? weight + 1.0 : weight);
     }
-    const Tensor centred = x - mean(x, {-1}, true);
-    return centred / sqrt(mean(centred * centred, {-1}, true) + c_.norm_epsilon) * gain +
-           weights_.at(name + ".bias");
+    return c_.normalization == "LayerNorm" && c_.norm_has_bias ? out + weights_.at(name + ".bias")
+                                                               : out;
+  }
+
+  // Of queries or keys [B, n, S, D].
+  Tensor head_norm(const Tensor& x, const std::string& name) const {
+    if (c_.qk_layernorm_scope == "head") {
+      return norm(x, name);
+    }
+    const int64_t heads = x.size(1);
+    const int64_t dim = x.size(3);
+    if (c_.qk_layernorm_scope == "each_head") {
+      TensorList parts;
+      for (int64_t head = 0; head < heads; ++head) {
+        parts.push_back(normed(x.slice(1, head, head + 1), c_.norm_epsilon) *
+                        weights_.at(name + "." + std::to_string(head) + ".weight"));
+      }
+      return cat(parts, 1);
+    }
+    const Tensor joined = x.permute({0, 2, 1, 3}).reshape({b_, s_, heads * dim});
+    return (normed(joined, c_.norm_epsilon) * weights_.at(name + ".weight"))
+        .reshape({b_, s_, heads, dim})
+        .permute({0, 2, 1, 3});
   }
 
   Tensor linear_layer(const Tensor& x, const std::string& name, bool has_bias) const {
@@ -82,8 +116,18 @@ class PlainModel {
     return has_bias ? y + weights_.at(name + ".bias") : y;
   }
 
-  Tensor activate(const Tensor& x) const {
+  Tensor activate(const Tensor& x, const std::string& name) const {
     const std::string& act = c_.hidden_act;
+    if (act == "xielu") {
+      const auto softplus_of = [&](const char* number) {
+        return log(exp(weights_.at(name + number + ".weight")) + 1.0);
+      };
+      const Tensor is_positive = gt(x, 0).to(kFloat64);
+      const Tensor below = clamp(x, -1e30, -1e-6);
+      return is_positive * x * x * softplus_of("alpha_p") +
+             (is_positive * -1.0 + 1.0) * (exp(below) - 1.0 - x) * (softplus_of("alpha_n") + 0.5) +
+             x * 0.5;
+    }
     if (act == "gelu") {
       return x * (erf(x / std::numbers::sqrt2) + 1.0) * 0.5;
     }
@@ -102,8 +146,12 @@ class PlainModel {
   // Of pair m of so many channels, by wavelengths, as Llama 3.1 describes it.
   double frequency(int64_t m, int64_t rotated) const {
     const RotaryConfig& c = c_.rotary_config;
-    const double f =
-        std::pow(c.rotary_base, -2.0 * static_cast<double>(m) / static_cast<double>(rotated));
+    const bool slides = has_window(c_, layer_) && c.sliding_rotary_base;
+    const double f = std::pow(slides ? *c.sliding_rotary_base : c.rotary_base,
+                              -2.0 * static_cast<double>(m) / static_cast<double>(rotated));
+    if (slides) {
+      return f;
+    }
     const double wavelength = 2 * std::numbers::pi / f;
     const auto length = static_cast<double>(c.original_max_position_embeddings);
     if (c.rope_type != "llama3" || wavelength < length / c.high_freq_factor) {
@@ -120,8 +168,10 @@ class PlainModel {
   // x [B, n, S, D]; positions count from 0 in every row unless the batch has some.
   Tensor rotate(const Tensor& x) const {
     const int64_t dim = x.size(3);
-    const auto rotated =
-        static_cast<int64_t>(static_cast<double>(dim) * c_.rotary_config.rotary_percent);
+    const int64_t rotated =
+        c_.multi_latent_attention
+            ? dim
+            : static_cast<int64_t>(static_cast<double>(dim) * c_.rotary_config.rotary_percent);
     const int64_t half = rotated / 2;
     Tensor cosine = zeros({b_, 1, s_, half}, kFloat64);
     Tensor sine = zeros({b_, 1, s_, half}, kFloat64);
@@ -131,7 +181,8 @@ class PlainModel {
       for (int64_t m = 0; m < half; ++m) {
         const double position =
             static_cast<double>(id) / c_.rotary_config.seq_len_interpolation_factor.value_or(1.0);
-        const double angle = position * frequency(m, rotated);
+        const double angle =
+            position * frequency(m, rotated) * (c_.rotary_config.rotary_backward ? -1.0 : 1.0);
         cosine.data<double>()[i * half + m] = std::cos(angle);
         sine.data<double>()[i * half + m] = std::sin(angle);
       }
@@ -149,7 +200,8 @@ class PlainModel {
   bool sees(int64_t row, int64_t query, int64_t key) const {
     const bool mask_alone =
         c_.encoder_attn_mask_type == "padding" && !batch_.attention_mask.empty();
-    if ((key > query && !mask_alone) || (c_.window_size && key < query - (*c_.window_size)[0])) {
+    if ((key > query && !mask_alone) ||
+        (has_window(c_, layer_) && key < query - (*c_.window_size)[0])) {
       return false;
     }
     if (!batch_.attention_mask.empty() &&
@@ -178,26 +230,22 @@ class PlainModel {
                                    static_cast<double>(c_.num_attention_heads));
   }
 
-  Tensor attention(const Tensor& x, const std::string& name) const {
-    const int64_t heads = c_.num_attention_heads;
-    const int64_t groups = c_.num_query_groups;
-    const int64_t dim = c_.kv_channels.value();
-    const auto project = [&](const char* which, int64_t n) {
-      return linear_layer(x, name + which, c_.qkv_has_bias)
-          .reshape({b_, s_, n, dim})
-          .permute({0, 2, 1, 3});
-    };
-    Tensor q = project("wq", heads);
-    Tensor k = project("wk", groups);
-    Tensor v = project("wv", groups);
-    if (c_.qk_layernorm) {
-      q = norm(q, name + "q_norm");
-      k = norm(k, name + "k_norm");
+  // The factor of each token's queries.
+  Tensor temperatures() const {
+    Tensor out = full({1, 1, s_, 1}, 1, kFloat64);
+    for (int64_t i = 0; i < s_; ++i) {
+      const int64_t lengths = i / c_.rotary_config.original_max_position_embeddings;
+      out.data<double>()[i] =
+          1 + c_.query_temperature_beta * std::log(1.0 + static_cast<double>(lengths));
     }
-    if (c_.position_embedding_type == "rope") {
-      q = rotate(q);
-      k = rotate(k);
-    }
+    return out;
+  }
+
+  // Scores, softmax and sums of values, head by head.
+  Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const std::string& name) const {
+    const int64_t heads = q.size(1);
+    const int64_t per_group = heads / k.size(1);
+    const double scale = c_.attention_scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
     Tensor hidden = full({b_, 1, s_, s_}, 0, kFloat64);
     for (int64_t i = 0; i < hidden.numel(); ++i) {
       const bool visible = sees(i / (s_ * s_), i / s_ % s_, i % s_);
@@ -205,46 +253,124 @@ class PlainModel {
     }
     TensorList contexts;
     for (int64_t head = 0; head < heads; ++head) {
-      const int64_t group = head / (heads / groups);
-      const Tensor scores = matmul(q.slice(1, head, head + 1), k.slice(1, group, group + 1).t()) /
-                                std::sqrt(static_cast<double>(dim)) +
-                            distances() * slope(head) + hidden;
+      const int64_t group = head / per_group;
+      Tensor scores =
+          capped(matmul(q.slice(1, head, head + 1), k.slice(1, group, group + 1).t()) * scale,
+                 c_.attention_softcap) +
+          distances() * slope(head) + hidden;
+      if (c_.attention_sinks) {  // one more key, whose value is 0
+        const Tensor sink = weights_.at(name + "sinks.weight").slice(0, head, head + 1);
+        scores = cat({scores, sink.reshape({1, 1, 1, 1}).expand({b_, 1, s_, 1})}, 3);
+      }
       const Tensor weights = exp(scores - amax(scores.detach(), {-1}, true));
-      contexts.push_back(
-          matmul(weights / tapestry::sum(weights, {-1}, true), v.slice(1, group, group + 1))
-              .squeeze(1));
+      const Tensor shares = (weights / tapestry::sum(weights, {-1}, true)).slice(3, 0, s_);
+      contexts.push_back(matmul(shares, v.slice(1, group, group + 1)).squeeze(1));
     }
     return linear_layer(cat(contexts, -1), name + "wo", c_.out_proj_has_bias);
+  }
+
+  Tensor attention(const Tensor& x, const std::string& name) const {
+    if (c_.multi_latent_attention) {
+      return latent_attention(x, name);
+    }
+    const int64_t dim = c_.kv_channels.value();
+    const auto project = [&](const char* which, int64_t n) {
+      return linear_layer(x, name + which, c_.qkv_has_bias)
+          .reshape({b_, s_, n, dim})
+          .permute({0, 2, 1, 3});
+    };
+    Tensor q = project("wq", c_.num_attention_heads);
+    Tensor k = project("wk", c_.num_query_groups);
+    Tensor v = project("wv", c_.num_query_groups);
+    const auto norm_heads = [&] {
+      if (c_.qk_layernorm) {
+        q = head_norm(q, name + "q_norm");
+        k = head_norm(k, name + "k_norm");
+      }
+    };
+    if (!c_.qk_layernorm_after_rotary) {
+      norm_heads();
+    }
+    if (c_.clip_qkv) {
+      for (Tensor* const t : {&q, &k, &v}) {
+        *t = clamp(*t, -*c_.clip_qkv, *c_.clip_qkv);
+      }
+    }
+    if (has_rotation(c_, layer_)) {
+      q = rotate(q) * temperatures();
+      k = rotate(k);
+    }
+    if (c_.qk_layernorm_after_rotary) {
+      norm_heads();
+    }
+    return attend(q, k, v, name);
+  }
+
+  // With keys and values of every head written out.
+  Tensor latent_attention(const Tensor& x, const std::string& name) const {
+    const int64_t heads = c_.num_attention_heads;
+    const int64_t plain = c_.qk_head_dim;
+    const int64_t rotated = c_.qk_pos_emb_head_dim;
+    const auto split = [&](const Tensor& t, int64_t n) {
+      return t.reshape({b_, s_, n, t.size(2) / n}).permute({0, 2, 1, 3});
+    };
+    constexpr double kEpsilon = 1e-6;
+    const Tensor queries = c_.q_lora_rank
+                               ? linear_layer(norm(linear_layer(x, name + "wq_a", c_.qkv_has_bias),
+                                                   name + "q_a_norm", kEpsilon),
+                                              name + "wq_b", false)
+                               : linear_layer(x, name + "wq", false);
+    const Tensor q = split(queries, heads);
+    const Tensor both = linear_layer(x, name + "wkv_a", c_.qkv_has_bias);
+    const int64_t rank = c_.kv_lora_rank;
+    const Tensor shared = rotate(split(both.slice(2, rank, rank + rotated), 1));
+    const Tensor kv = split(linear_layer(norm(both.slice(2, 0, rank), name + "kv_a_norm", kEpsilon),
+                                         name + "wkv_b", false),
+                            heads);
+    return attend(cat({q.slice(3, 0, plain), rotate(q.slice(3, plain, plain + rotated))}, 3),
+                  cat({kv.slice(3, 0, plain), shared.expand({b_, heads, s_, rotated})}, 3),
+                  kv.slice(3, plain, plain + c_.v_head_dim), name);
   }
 
   Tensor feed_forward(const Tensor& x, const std::string& name) const {
     const Tensor up = linear_layer(x, name + "w_up", c_.mlp_has_bias);
     Tensor inner;
-    if (c_.hidden_act == "swiglu") {
-      const Tensor gate = linear_layer(x, name + "w_gate", c_.mlp_has_bias);
-      inner = gate / (exp(neg(gate)) + 1.0) * up;
+    if (!has_gated_mlp(c_)) {
+      inner = activate(up, name);
     } else {
-      inner = activate(up);
+      const Tensor gate = linear_layer(x, name + "w_gate", c_.mlp_has_bias);
+      if (c_.hidden_act == "swiglu") {
+        inner = gate / (exp(neg(gate)) + 1.0) * up;
+      } else if (c_.hidden_act == "clamped_swiglu") {
+        const double limit = c_.swiglu_limit;
+        const Tensor low = clamp(gate, -1e30, limit);
+        inner = low / (exp(low * -c_.swiglu_alpha) + 1.0) * (clamp(up, -limit, limit) + 1.0);
+      } else {
+        inner = activate(gate, name) * up;
+      }
     }
     return linear_layer(inner, name + "w_down", c_.mlp_has_bias);
   }
 
   Tensor run_layer(const Tensor& x, const std::string& name) const {
     const bool from_norm = c_.apply_residual_connection_post_norm;
-    const Tensor normed = norm(x, name + "attention_norm");
-    Tensor attended = attention(normed, name + "attention.");
-    if (c_.use_sandwich_norm) {
-      attended = norm(attended, name + "attention_post_norm");
-    }
+    const auto before = [&](const Tensor& t, const char* which) {
+      return norms_inputs(c_) ? norm(t, name + which) : t;
+    };
+    const auto after = [&](const Tensor& t, const char* which) {
+      return (norms_outputs(c_) ? norm(t, name + which) : t) * c_.residual_multiplier;
+    };
+    const Tensor normed = before(x, "attention_norm");
+    const Tensor attended = after(attention(normed, name + "attention."), "attention_post_norm");
     const Tensor middle = (from_norm ? normed : x) + attended;
-    const Tensor middle_normed = norm(middle, name + "ffn_norm");
-    Tensor fed = feed_forward(middle_normed, name + "feed_forward.");
-    if (c_.use_sandwich_norm) {
-      fed = norm(fed, name + "ffn_post_norm");
-    }
+    const Tensor middle_normed = shares_norm(c_)           ? normed
+                                 : has_parallel_blocks(c_) ? before(x, "ffn_norm")
+                                                           : before(middle, "ffn_norm");
+    const Tensor fed = after(feed_forward(middle_normed, name + "feed_forward."), "ffn_post_norm");
     return (from_norm ? middle_normed : middle) + fed;
   }
 
+  int64_t layer_ = 0;
   const TransformerConfig& c_;
   const data::Batch& batch_;
   int64_t b_;

@@ -1,0 +1,190 @@
+// Where layers differ from each other, and where their norms stand.
+#include <algorithm>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/resolve/resolve.h"
+#include "parallel_core/config/yaml/value.h"
+
+namespace tapestry::config {
+
+namespace {
+
+constexpr const char* kLayers = "model_config.num_layers";
+constexpr const char* kTypes = "model_config.layer_types";
+constexpr const char* kPattern = "model_config.sliding_window_pattern";
+constexpr const char* kWindow = "model_config.window_size";
+constexpr const char* kRotated = "model_config.no_rope_layers";
+constexpr const char* kPositions = "model_config.position_embedding_type";
+constexpr const char* kSlidingBase = "model_config.rotary_config.sliding_rotary_base";
+constexpr const char* kPlacement = "model_config.norm_placement";
+constexpr const char* kSandwich = "model_config.use_sandwich_norm";
+constexpr const char* kPostResidual = "model_config.apply_residual_connection_post_norm";
+
+// One entry stands for all layers. False, with an error, for another number of entries than layers.
+template <class T>
+bool stretch(Resolution& r, const char* key, std::vector<T>& list) {
+  const auto layers = static_cast<size_t>(r.config().model_config.num_layers);
+  if (list.size() == 1) {
+    list.resize(layers, list.front());
+  }
+  if (list.size() != layers) {
+    r.error(key, concat("has ", list.size(), " entries for ", layers,
+                        " layers; give one to each, or one for all"));
+  }
+  return list.size() == layers;
+}
+
+void resolve_pattern(Resolution& r) {
+  TransformerConfig& model = r.config().model_config;
+  if (!r.sound({kPattern, kLayers}) || !model.sliding_window_pattern) {
+    return;
+  }
+  std::vector<std::string> kinds;
+  for (int64_t layer = 1; layer <= model.num_layers; ++layer) {
+    kinds.emplace_back(layer % *model.sliding_window_pattern == 0 ? "full_attention"
+                                                                  : "sliding_attention");
+  }
+  if (model.layer_types && *model.layer_types != kinds) {
+    r.error(kPattern, concat("is ", *model.sliding_window_pattern,
+                             ", but layer_types has other kinds; keep one of them"));
+  }
+  model.layer_types = std::move(kinds);
+  model.sliding_window_pattern.reset();
+  r.derived(kTypes, kPattern);
+}
+
+void resolve_kinds(Resolution& r) {
+  TransformerConfig& model = r.config().model_config;
+  if (!r.sound({kTypes, kLayers, kWindow}) || !model.layer_types ||
+      !stretch(r, kTypes, *model.layer_types)) {
+    return;
+  }
+  const auto sliding =
+      std::count(model.layer_types->begin(), model.layer_types->end(), "sliding_attention");
+  if (sliding > 0 && !model.window_size) {
+    r.error(kTypes, concat("has ", sliding,
+                           " layers of the kind sliding_attention, which need a window_size"));
+  } else if (sliding == 0) {
+    r.idle(kWindow, "without layers of the kind sliding_attention");
+    model.window_size.reset();
+  }
+  if (sliding == 0 || sliding == model.num_layers) {
+    model.layer_types.reset();  // all alike
+  }
+}
+
+void resolve_rotated(Resolution& r) {
+  TransformerConfig& model = r.config().model_config;
+  if (!r.sound({kRotated, kLayers, kPositions}) || !model.no_rope_layers) {
+    return;
+  }
+  if (model.position_embedding_type != "rope") {
+    r.idle(kRotated, concat("with position_embedding_type ", model.position_embedding_type));
+    model.no_rope_layers.reset();
+  } else if (stretch(r, kRotated, *model.no_rope_layers)) {
+    const auto& rotated = *model.no_rope_layers;
+    if (std::count(rotated.begin(), rotated.end(), 0) == model.num_layers) {
+      r.error(kRotated, "rotates no layer; use position_embedding_type: none");
+    } else if (std::count(rotated.begin(), rotated.end(), 1) == model.num_layers) {
+      model.no_rope_layers.reset();
+    }
+  }
+}
+
+void resolve_sliding_base(Resolution& r) {
+  const TransformerConfig& model = r.config().model_config;
+  if (r.sound({kSlidingBase, kWindow, kTypes, kPositions}) &&
+      (model.position_embedding_type != "rope" || !model.window_size)) {
+    r.idle(kSlidingBase, "without rotated layers that have a window");
+  }
+}
+
+// The two spellings of norms on both sides.
+void resolve_placement(Resolution& r) {
+  TransformerConfig& model = r.config().model_config;
+  if (!r.sound({kPlacement, kSandwich})) {
+    return;
+  }
+  const bool sandwich = model.norm_placement == "sandwich";
+  if (model.use_sandwich_norm && !sandwich && r.given(kPlacement)) {
+    r.error(kSandwich,
+            concat("is True, but norm_placement is ", model.norm_placement, "; keep one of them"));
+  } else if (sandwich && !model.use_sandwich_norm && r.given(kSandwich)) {
+    r.error(kSandwich, "is False, but norm_placement is sandwich; keep one of them");
+  } else if (model.use_sandwich_norm && !sandwich) {
+    model.norm_placement = "sandwich";
+    r.derived(kPlacement, kSandwich);
+  } else if (sandwich && !model.use_sandwich_norm) {
+    model.use_sandwich_norm = true;
+    r.derived(kSandwich, kPlacement);
+  }
+  if (r.sound({kPostResidual}) && model.apply_residual_connection_post_norm &&
+      model.norm_placement != "pre" && model.norm_placement != "sandwich") {
+    r.error(kPostResidual,
+            concat("takes the residual from the norm before a block, which norm_placement ",
+                   model.norm_placement, " has not for both; leave this key out"));
+  }
+  for (const char* key :
+       {"model_config.attn_post_norm_scale", "model_config.ffn_post_norm_scale"}) {
+    if (!norms_outputs(model)) {
+      r.idle(key, concat("with norm_placement ", model.norm_placement));
+    }
+  }
+}
+
+void resolve_norms(Resolution& r) {
+  const TransformerConfig& model = r.config().model_config;
+  constexpr const char* kNormalization = "model_config.normalization";
+  constexpr const char* kBias = "model_config.norm_has_bias";
+  constexpr const char* kGain = "model_config.norm_has_gain";
+  constexpr const char* kScope = "model_config.qk_layernorm_scope";
+  constexpr const char* kAfter = "model_config.qk_layernorm_after_rotary";
+  if (r.sound({kNormalization, kBias, kGain})) {
+    if (model.normalization == "RMSNorm") {
+      r.idle(kBias, "with normalization RMSNorm, which has no bias");
+    } else if (!model.norm_has_gain) {
+      r.error(kGain, "is False, which normalization: RMSNorm alone can be");
+    }
+    if (!model.norm_has_gain && model.layernorm_zero_centered_gamma) {
+      r.error(kGain, "is False, but layernorm_zero_centered_gamma speaks of a gain; keep one");
+    }
+  }
+  if (!model.qk_layernorm) {
+    r.idle(kScope, "without qk_layernorm");
+    r.idle(kAfter, "without qk_layernorm");
+    return;
+  }
+  if (r.sound({kScope, kNormalization}) && model.qk_layernorm_scope != "head" &&
+      (!model.norm_has_gain || model.layernorm_zero_centered_gamma)) {
+    r.error(kScope, concat("is ", model.qk_layernorm_scope,
+                           ", whose gains are stored as they are: neither without norm_has_gain "
+                           "nor with layernorm_zero_centered_gamma"));
+  } else if (r.sound({kScope, kNormalization}) && model.qk_layernorm_scope == "projection" &&
+             model.normalization == "LayerNorm") {
+    r.error(kScope, "is projection, which needs normalization: RMSNorm");
+  }
+}
+
+void resolve_temperature(Resolution& r) {
+  const TransformerConfig& model = r.config().model_config;
+  constexpr const char* kBeta = "model_config.query_temperature_beta";
+  if (r.sound({kBeta, kPositions}) && model.query_temperature_beta > 0 &&
+      model.position_embedding_type != "rope") {
+    r.error(kBeta,
+            concat("needs position_embedding_type: rope, got ", model.position_embedding_type));
+  }
+}
+
+}  // namespace
+
+void resolve_layers(Resolution& r) {
+  resolve_pattern(r);
+  resolve_kinds(r);
+  resolve_rotated(r);
+  resolve_sliding_base(r);
+  resolve_placement(r);
+  resolve_norms(r);
+  resolve_temperature(r);
+}
+
+}  // namespace tapestry::config

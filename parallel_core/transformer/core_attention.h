@@ -1,0 +1,95 @@
+// Attention of queries, keys and values that are there already: what all kinds of attention share.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nn/parameter.h"
+#include "parallel_core/config/config.h"
+#include "parallel_core/context_parallel/context_parallel_layout.h"
+#include "parallel_core/pipeline_parallel/parallel_model.h"
+#include "parallel_core/precision.h"
+#include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
+#include "parallel_core/transformer/kv_cache.h"
+#include "parallel_core/transformer/rotary_pos_embedding.h"
+
+namespace tapestry {
+
+/// What attention takes of a micro-batch: positions, and which keys a query may see besides what
+/// causality and the window allow. Tensors as in ModelInput, each possibly undefined.
+struct AttentionContext {
+  RotaryEmbedding* rotary = nullptr;          ///< null: no rotation
+  RotaryEmbedding* sliding_rotary = nullptr;  ///< of layers with a window; null: as all
+  Tensor position_ids = {};
+  Tensor mask = {};
+  Tensor document_starts = {};
+  const CachedStep* cached = nullptr;  ///< see ModelInput
+};
+inline AttentionContext attention_context(const ModelInput& input, RotaryEmbedding* rotary) {
+  return {.rotary = rotary,
+          .position_ids = input.position_ids,
+          .mask = input.attention_mask,
+          .document_starts = input.document_starts,
+          .cached = input.cached};
+}
+
+/// What a rank has of the heads and of the groups of keys and values.
+struct HeadShare {
+  int64_t first_head = 0;
+  int64_t heads = 0;
+  int64_t first_group = 0;
+  int64_t groups = 0;
+  int64_t copies = 1;  ///< ranks that hold the same groups
+};
+
+/// ValueError if the heads are not a multiple of the groups, or the ranks divide neither heads and
+/// groups nor, where there are more ranks than groups, the heads of a group.
+HeadShare head_share(const TransformerConfig& config, const TensorParallelLayout& layout);
+
+/// Windows, scale, cap, biases by distance, sinks, dropout and precision of a layer's attention.
+class CoreAttention {
+ public:
+  /// `layer` counts from 0.
+  CoreAttention(const TransformerConfig& config, int64_t layer, const HeadShare& share);
+
+  /// [heads of this rank], of which this makes use, and whose owner is somebody else.
+  void set_sinks(const nn::Parameter& sinks) { sinks_ = &sinks; }
+  std::optional<int64_t> window_left() const { return window_left_; }
+  /// ", window=7, sinks"
+  std::string described() const;
+
+  /// q [B, heads, S, D], k [B, groups, S, D], v [B, groups, S, E] -> [B, heads, S, E].
+  Tensor attend(const Tensor& q,
+                const Tensor& k,
+                const Tensor& v,
+                const AttentionContext& context,
+                bool training) const;
+  /// The same of new tokens [1, heads, N, D] of texts whose earlier keys and values are in the
+  /// step's cache; their own are added to it. Dtype and window of `keys` are filled in here.
+  Tensor attend_cached(const Tensor& q,
+                       const Tensor& k,
+                       const Tensor& v,
+                       LayerKeys keys,
+                       const CachedStep& step) const;
+
+ private:
+  Tensor sinks() const { return sinks_ != nullptr ? Tensor(*sinks_) : Tensor(); }
+
+  int64_t layer_;
+  int64_t total_heads_;  // of all ranks
+  int64_t first_head_;   // of this rank
+  int64_t num_heads_;
+  bool mask_alone_;  // what the mask lets through is visible, also behind the query
+  std::optional<int64_t> window_left_;
+  double scale_;
+  double score_cap_;
+  std::vector<double> alibi_slopes_;  // of this rank's heads
+  double score_divisor_;              // of the scores before their softmax, which makes up for it
+  double dropout_;
+  Precision precision_;
+  ContextParallelLayout context_layout_;
+  const nn::Parameter* sinks_ = nullptr;
+};
+
+}  // namespace tapestry
