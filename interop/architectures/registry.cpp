@@ -27,7 +27,8 @@
   family(phi3)                         \
   family(glm4)                         \
   family(stablelm)                     \
-  family(nemotron)
+  family(nemotron)                     \
+  family(gemma2)
 // clang-format on
 
 namespace tapestry::architectures {

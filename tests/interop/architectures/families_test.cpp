@@ -66,6 +66,11 @@ std::vector<Family> families() {
       {"glm4", {{"head_dim", 8}}, "glm4", llama},
       {"stablelm", {{"use_qkv_bias", true}}, "stablelm", llama},
       {"nemotron", {{"partial_rotary_factor", 0.25}}, "nemotron", llama},
+      {"gemma2",
+       {{"sliding_window", 8}, {"head_dim", 12}, {"query_pre_attn_scalar", 12}},
+       "gemma2",
+       llama,
+       {kSliding, kFull}},
   };
 }
 
