@@ -28,7 +28,8 @@
   family(glm4)                         \
   family(stablelm)                     \
   family(nemotron)                     \
-  family(gemma2)
+  family(gemma2)                       \
+  family(gemma3)
 // clang-format on
 
 namespace tapestry::architectures {

@@ -71,6 +71,10 @@ std::vector<Family> families() {
        "gemma2",
        llama,
        {kSliding, kFull}},
+      {"gemma3_text",
+       {{"sliding_window", 8}, {"head_dim", 12}, {"query_pre_attn_scalar", 12}},
+       "gemma3",
+       llama},
   };
 }
 
@@ -244,6 +248,21 @@ TEST(Families, BlocksOfAStableLm) {
   EXPECT_EQ(text_of({{"use_parallel_residual", true}}, "norm_placement"), "parallel_one_norm");
   EXPECT_EQ(text_of(Json::object(), "norm_placement"), "pre");
   EXPECT_EQ(text_of({{"qk_layernorm", true}}, "qk_layernorm_scope"), "each_head");
+}
+
+TEST(Families, AModelOfImagesAndTextIsReadAsItsTextPart) {
+  Json inner = family_json({"gemma3_text", {{"sliding_window", 8}}, "", ""});
+  inner.erase("torch_dtype");
+  const Json outer = {{"model_type", "gemma3"},
+                      {"architectures", {"Gemma3ForConditionalGeneration"}},
+                      {"text_config", inner},
+                      {"torch_dtype", "bfloat16"},
+                      {"eos_token_id", {1, 7}}};
+  const HfConfig file = parse_hf_config(outer.dump(), "config.json");
+  EXPECT_EQ(file.model_type, "gemma3_text");
+  EXPECT_EQ(file.dtype, kBFloat16);
+  EXPECT_THAT(file.token_ids.eos, ::testing::ElementsAre(1, 7));
+  EXPECT_THAT(file.remark, HasSubstr("a model of type gemma3"));
 }
 
 // Sigmoids, groups, a shared expert, leading dense layers.
