@@ -29,7 +29,8 @@
   family(stablelm)                     \
   family(nemotron)                     \
   family(gemma2)                       \
-  family(gemma3)
+  family(gemma3)                       \
+  family(olmo2)
 // clang-format on
 
 namespace tapestry::architectures {

@@ -126,6 +126,7 @@ family gemma3_text 1e-4 norm_placement=sandwich layernorm_zero_centered_gamma=Tr
   hidden_act=fast_gelu gated_linear_unit=True embedding_multiplier=$root qk_layernorm=True \
   "window_size=[39, 0]" sliding_window_pattern=6 rotary_config.rotary_base=1000000 \
   rotary_config.sliding_rotary_base=10000 untie_embeddings_and_output_weights=False num_layers=6
+family olmo2 1e-5 norm_placement=post qk_layernorm=True qk_layernorm_scope=projection
 family stablelm 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm \
   rotary_config.rotary_percent=0.25
 

@@ -75,6 +75,7 @@ std::vector<Family> families() {
        {{"sliding_window", 8}, {"head_dim", 12}, {"query_pre_attn_scalar", 12}},
        "gemma3",
        llama},
+      {"olmo2", Json::object(), "olmo2", llama},
   };
 }
 
