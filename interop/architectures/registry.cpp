@@ -30,7 +30,8 @@
   family(nemotron)                     \
   family(gemma2)                       \
   family(gemma3)                       \
-  family(olmo2)
+  family(olmo2)                        \
+  family(olmo3)
 // clang-format on
 
 namespace tapestry::architectures {

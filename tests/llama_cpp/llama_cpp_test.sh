@@ -127,6 +127,9 @@ family gemma3_text 1e-4 norm_placement=sandwich layernorm_zero_centered_gamma=Tr
   "window_size=[39, 0]" sliding_window_pattern=6 rotary_config.rotary_base=1000000 \
   rotary_config.sliding_rotary_base=10000 untie_embeddings_and_output_weights=False num_layers=6
 family olmo2 1e-5 norm_placement=post qk_layernorm=True qk_layernorm_scope=projection
+family olmo3 1e-5 norm_placement=post qk_layernorm=True qk_layernorm_scope=projection \
+  "window_size=[39, 0]" sliding_window_pattern=4 rotary_config.rotary_base=500000 \
+  rotary_config.sliding_rotary_base=500000 num_layers=4
 family stablelm 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm \
   rotary_config.rotary_percent=0.25
 

@@ -76,6 +76,7 @@ std::vector<Family> families() {
        "gemma3",
        llama},
       {"olmo2", Json::object(), "olmo2", llama},
+      {"olmo3", {{"sliding_window", 8}}, "olmo2", llama},
   };
 }
 
