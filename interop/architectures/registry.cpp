@@ -31,7 +31,8 @@
   family(gemma2)                       \
   family(gemma3)                       \
   family(olmo2)                        \
-  family(olmo3)
+  family(olmo3)                        \
+  family(exaone4)
 // clang-format on
 
 namespace tapestry::architectures {

@@ -77,6 +77,7 @@ std::vector<Family> families() {
        llama},
       {"olmo2", Json::object(), "olmo2", llama},
       {"olmo3", {{"sliding_window", 8}}, "olmo2", llama},
+      {"exaone4", {{"sliding_window", 8}}, "", llama},
   };
 }
 
