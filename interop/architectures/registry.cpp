@@ -32,7 +32,8 @@
   family(gemma3)                       \
   family(olmo2)                        \
   family(olmo3)                        \
-  family(exaone4)
+  family(exaone4)                      \
+  family(smollm3)
 // clang-format on
 
 namespace tapestry::architectures {

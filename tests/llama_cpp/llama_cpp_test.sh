@@ -131,6 +131,7 @@ family olmo3 1e-5 norm_placement=post qk_layernorm=True qk_layernorm_scope=proje
   "window_size=[39, 0]" sliding_window_pattern=4 rotary_config.rotary_base=500000 \
   rotary_config.sliding_rotary_base=500000 num_layers=4
 family exaone4 1e-5 norm_placement=post qk_layernorm=True
+family smollm3 1e-5 num_layers=4 "no_rope_layers=[1, 1, 1, 0]"
 family stablelm 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm \
   rotary_config.rotary_percent=0.25
 

@@ -78,6 +78,7 @@ std::vector<Family> families() {
       {"olmo2", Json::object(), "olmo2", llama},
       {"olmo3", {{"sliding_window", 8}}, "olmo2", llama},
       {"exaone4", {{"sliding_window", 8}}, "", llama},
+      {"smollm3", Json::object(), "smollm3", llama},
   };
 }
 
