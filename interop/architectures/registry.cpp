@@ -33,7 +33,8 @@
   family(olmo2)                        \
   family(olmo3)                        \
   family(exaone4)                      \
-  family(smollm3)
+  family(smollm3)                      \
+  family(granite)
 // clang-format on
 
 namespace tapestry::architectures {

@@ -132,6 +132,8 @@ family olmo3 1e-5 norm_placement=post qk_layernorm=True qk_layernorm_scope=proje
   rotary_config.sliding_rotary_base=500000 num_layers=4
 family exaone4 1e-5 norm_placement=post qk_layernorm=True
 family smollm3 1e-5 num_layers=4 "no_rope_layers=[1, 1, 1, 0]"
+family granite 1e-5 embedding_multiplier=6 residual_multiplier=0.3 attention_scale=0.15 \
+  logit_multiplier=0.25
 family stablelm 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm \
   rotary_config.rotary_percent=0.25
 

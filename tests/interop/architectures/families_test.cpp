@@ -79,6 +79,10 @@ std::vector<Family> families() {
       {"olmo3", {{"sliding_window", 8}}, "olmo2", llama},
       {"exaone4", {{"sliding_window", 8}}, "", llama},
       {"smollm3", Json::object(), "smollm3", llama},
+      {"granite",
+       {{"embedding_multiplier", 12.0}, {"logits_scaling", 3.0}, {"attention_multiplier", 0.1}},
+       "granite",
+       llama},
   };
 }
 
