@@ -34,7 +34,8 @@
   family(olmo3)                        \
   family(exaone4)                      \
   family(smollm3)                      \
-  family(granite)
+  family(granite)                      \
+  family(gpt_neox)
 // clang-format on
 
 namespace tapestry::architectures {

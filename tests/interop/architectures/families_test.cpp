@@ -83,6 +83,10 @@ std::vector<Family> families() {
        {{"embedding_multiplier", 12.0}, {"logits_scaling", 3.0}, {"attention_multiplier", 0.1}},
        "granite",
        llama},
+      {"gpt_neox",
+       {{"rotary_emb_base", 5e5}, {"use_parallel_residual", false}},
+       "gptneox",
+       "gpt_neox.layers.0.attention.query_key_value.weight"},
   };
 }
 
