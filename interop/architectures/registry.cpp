@@ -35,7 +35,8 @@
   family(exaone4)                      \
   family(smollm3)                      \
   family(granite)                      \
-  family(gpt_neox)
+  family(gpt_neox)                     \
+  family(falcon)
 // clang-format on
 
 namespace tapestry::architectures {

@@ -137,6 +137,7 @@ family granite 1e-5 embedding_multiplier=6 residual_multiplier=0.3 attention_sca
 family gpt_neox 1e-3 norm_placement=parallel normalization=LayerNorm hidden_act=gelu \
   qkv_has_bias=True out_proj_has_bias=True mlp_has_bias=True group_query_attention=False \
   rotary_config.rotary_percent=0.25
+family falcon 1e-3 norm_placement=parallel normalization=LayerNorm hidden_act=gelu
 family stablelm 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm \
   rotary_config.rotary_percent=0.25
 

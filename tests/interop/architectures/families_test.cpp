@@ -87,6 +87,10 @@ std::vector<Family> families() {
        {{"rotary_emb_base", 5e5}, {"use_parallel_residual", false}},
        "gptneox",
        "gpt_neox.layers.0.attention.query_key_value.weight"},
+      {"falcon",
+       {{"new_decoder_architecture", true}, {"num_kv_heads", 2}},
+       "falcon",
+       "transformer.h.0.self_attention.query_key_value.weight"},
   };
 }
 
