@@ -36,7 +36,8 @@
   family(smollm3)                      \
   family(granite)                      \
   family(gpt_neox)                     \
-  family(falcon)
+  family(falcon)                       \
+  family(cohere2)
 // clang-format on
 
 namespace tapestry::architectures {

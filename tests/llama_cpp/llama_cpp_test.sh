@@ -138,6 +138,10 @@ family gpt_neox 1e-3 norm_placement=parallel normalization=LayerNorm hidden_act=
   qkv_has_bias=True out_proj_has_bias=True mlp_has_bias=True group_query_attention=False \
   rotary_config.rotary_percent=0.25
 family falcon 1e-3 norm_placement=parallel normalization=LayerNorm hidden_act=gelu
+family cohere2 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm norm_has_bias=False \
+  logit_multiplier=0.25 "window_size=[39, 0]" sliding_window_pattern=4 num_layers=4 \
+  "no_rope_layers=[1, 1, 1, 0]" rotary_config.rotary_interleaved=True \
+  untie_embeddings_and_output_weights=False
 family stablelm 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm \
   rotary_config.rotary_percent=0.25
 

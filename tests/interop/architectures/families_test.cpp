@@ -91,6 +91,7 @@ std::vector<Family> families() {
        {{"new_decoder_architecture", true}, {"num_kv_heads", 2}},
        "falcon",
        "transformer.h.0.self_attention.query_key_value.weight"},
+      {"cohere2", {{"sliding_window", 8}, {"logit_scale", 0.25}}, "cohere2", llama},
   };
 }
 
