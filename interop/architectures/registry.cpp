@@ -37,7 +37,8 @@
   family(granite)                      \
   family(gpt_neox)                     \
   family(falcon)                       \
-  family(cohere2)
+  family(cohere2)                      \
+  family(nanochat)
 // clang-format on
 
 namespace tapestry::architectures {

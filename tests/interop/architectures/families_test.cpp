@@ -92,6 +92,7 @@ std::vector<Family> families() {
        "falcon",
        "transformer.h.0.self_attention.query_key_value.weight"},
       {"cohere2", {{"sliding_window", 8}, {"logit_scale", 0.25}}, "cohere2", llama},
+      {"nanochat", Json::object(), "", llama},
   };
 }
 
