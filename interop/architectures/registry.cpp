@@ -38,7 +38,8 @@
   family(gpt_neox)                     \
   family(falcon)                       \
   family(cohere2)                      \
-  family(nanochat)
+  family(nanochat)                     \
+  family(ministral3)
 // clang-format on
 
 namespace tapestry::architectures {

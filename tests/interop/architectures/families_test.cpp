@@ -93,6 +93,7 @@ std::vector<Family> families() {
        "transformer.h.0.self_attention.query_key_value.weight"},
       {"cohere2", {{"sliding_window", 8}, {"logit_scale", 0.25}}, "cohere2", llama},
       {"nanochat", Json::object(), "", llama},
+      {"ministral3", {{"head_dim", 8}}, "", llama},
   };
 }
 
