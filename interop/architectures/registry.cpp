@@ -39,7 +39,8 @@
   family(falcon)                       \
   family(cohere2)                      \
   family(nanochat)                     \
-  family(ministral3)
+  family(ministral3)                   \
+  family(hunyuan_v1_dense)
 // clang-format on
 
 namespace tapestry::architectures {

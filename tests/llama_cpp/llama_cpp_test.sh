@@ -142,6 +142,7 @@ family cohere2 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm nor
   logit_multiplier=0.25 "window_size=[39, 0]" sliding_window_pattern=4 num_layers=4 \
   "no_rope_layers=[1, 1, 1, 0]" rotary_config.rotary_interleaved=True \
   untie_embeddings_and_output_weights=False
+family hunyuan_v1_dense 1e-5 qk_layernorm=True qk_layernorm_after_rotary=True
 family stablelm 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm \
   rotary_config.rotary_percent=0.25
 

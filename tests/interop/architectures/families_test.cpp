@@ -94,6 +94,7 @@ std::vector<Family> families() {
       {"cohere2", {{"sliding_window", 8}, {"logit_scale", 0.25}}, "cohere2", llama},
       {"nanochat", Json::object(), "", llama},
       {"ministral3", {{"head_dim", 8}}, "", llama},
+      {"hunyuan_v1_dense", {{"head_dim", 12}}, "hunyuan-dense", llama},
   };
 }
 
