@@ -40,7 +40,8 @@
   family(cohere2)                      \
   family(nanochat)                     \
   family(ministral3)                   \
-  family(hunyuan_v1_dense)
+  family(hunyuan_v1_dense)             \
+  family(apertus)
 // clang-format on
 
 namespace tapestry::architectures {

@@ -95,6 +95,7 @@ std::vector<Family> families() {
       {"nanochat", Json::object(), "", llama},
       {"ministral3", {{"head_dim", 8}}, "", llama},
       {"hunyuan_v1_dense", {{"head_dim", 12}}, "hunyuan-dense", llama},
+      {"apertus", Json::object(), "", llama},
   };
 }
 
