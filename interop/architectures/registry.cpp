@@ -41,7 +41,8 @@
   family(nanochat)                     \
   family(ministral3)                   \
   family(hunyuan_v1_dense)             \
-  family(apertus)
+  family(apertus)                      \
+  family(olmoe)
 // clang-format on
 
 namespace tapestry::architectures {

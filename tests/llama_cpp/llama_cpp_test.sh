@@ -143,6 +143,10 @@ family cohere2 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm nor
   "no_rope_layers=[1, 1, 1, 0]" rotary_config.rotary_interleaved=True \
   untie_embeddings_and_output_weights=False
 family hunyuan_v1_dense 1e-5 qk_layernorm=True qk_layernorm_after_rotary=True
+family olmoe 1e-5 group_query_attention=False qk_layernorm=True qk_layernorm_scope=projection \
+  moe_config.num_experts=4 \
+  moe_config.moe_router_topk=2 moe_config.moe_ffn_hidden_size=64 \
+  moe_config.moe_router_pre_softmax=True moe_config.norm_topk_prob=False
 family stablelm 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm \
   rotary_config.rotary_percent=0.25
 

@@ -96,6 +96,10 @@ std::vector<Family> families() {
       {"ministral3", {{"head_dim", 8}}, "", llama},
       {"hunyuan_v1_dense", {{"head_dim", 12}}, "hunyuan-dense", llama},
       {"apertus", Json::object(), "", llama},
+      {"olmoe",
+       {{"num_key_value_heads", 4}, {"num_experts", 4}, {"num_experts_per_tok", 2}},
+       "olmoe",
+       llama},
   };
 }
 
