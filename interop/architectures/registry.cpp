@@ -42,7 +42,8 @@
   family(ministral3)                   \
   family(hunyuan_v1_dense)             \
   family(apertus)                      \
-  family(olmoe)
+  family(olmoe)                        \
+  family(gpt_oss)
 // clang-format on
 
 namespace tapestry::architectures {

@@ -147,6 +147,10 @@ family olmoe 1e-5 group_query_attention=False qk_layernorm=True qk_layernorm_sco
   moe_config.num_experts=4 \
   moe_config.moe_router_topk=2 moe_config.moe_ffn_hidden_size=64 \
   moe_config.moe_router_pre_softmax=True moe_config.norm_topk_prob=False
+family gpt_oss 1e-5 attention_sinks=True hidden_act=clamped_swiglu qkv_has_bias=True \
+  out_proj_has_bias=True mlp_has_bias=True \
+  moe_config.moe_router_has_bias=True "window_size=[39, 0]" sliding_window_pattern=2 \
+  moe_config.num_experts=4 moe_config.moe_router_topk=2 moe_config.moe_ffn_hidden_size=64
 family stablelm 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm \
   rotary_config.rotary_percent=0.25
 

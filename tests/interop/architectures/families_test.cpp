@@ -100,6 +100,11 @@ std::vector<Family> families() {
        {{"num_key_value_heads", 4}, {"num_experts", 4}, {"num_experts_per_tok", 2}},
        "olmoe",
        llama},
+      {"gpt_oss",
+       {{"num_local_experts", 4}, {"num_experts_per_tok", 2}, {"sliding_window", 8}},
+       "gpt-oss",
+       llama,
+       {kSliding, kFull}},
   };
 }
 
