@@ -43,7 +43,8 @@
   family(hunyuan_v1_dense)             \
   family(apertus)                      \
   family(olmoe)                        \
-  family(gpt_oss)
+  family(gpt_oss)                      \
+  family(deepseek_v2)
 // clang-format on
 
 namespace tapestry::architectures {

@@ -105,6 +105,13 @@ std::vector<Family> families() {
        "gpt-oss",
        llama,
        {kSliding, kFull}},
+      {"deepseek_v2",
+       {{"num_key_value_heads", 4},
+        {"n_routed_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"q_lora_rank", nullptr}},
+       "",
+       llama},
   };
 }
 

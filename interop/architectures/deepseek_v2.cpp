@@ -1,0 +1,50 @@
+// DeepSeek-V2. Sources: DeepseekV2Config and its model in transformers.
+#include "interop/architectures/common_tables.h"
+#include "interop/architectures/rules.h"
+
+namespace tapestry::architectures {
+
+Architecture deepseek_v2();
+
+Architecture deepseek_v2() {
+  static const TensorNames kNames = [] {
+    TensorNames names = llama_names_with(
+        {{"attention.wq_a.", "self_attn.q_a_proj."},
+         {"attention.q_a_norm.", "self_attn.q_a_layernorm."},
+         {"attention.wq_b.", "self_attn.q_b_proj."},
+         {"attention.wkv_a.", "self_attn.kv_a_proj_with_mqa."},
+         {"attention.kv_a_norm.", "self_attn.kv_a_layernorm."},
+         {"attention.wkv_b.", "self_attn.kv_b_proj."},
+         {"moe.router.", "mlp.gate."},
+         {"moe.shared_expert.w_gate.", "mlp.shared_experts.gate_proj."},
+         {"moe.shared_expert.w_up.", "mlp.shared_experts.up_proj."},
+         {"moe.shared_expert.w_down.", "mlp.shared_experts.down_proj."}},
+        "mlp.experts.",
+        {{"w_gate.", "gate_proj."}, {"w_up.", "up_proj."}, {"w_down.", "down_proj."}});
+    names.more_layers = true;
+    return names;
+  }();
+  return {
+      .model_type = "deepseek_v2",
+      .title = "DeepSeek-V2",
+      .classes = {"DeepseekV2ForCausalLM", "DeepseekV2Model"},
+      .token_ids = {.bos = 100000, .eos = {100001}, .pad = {}},
+      .rules =
+          joined(size("vocab_size", "vocab_size", 102400), size("hidden_size", "hidden_size", 4096),
+                 size("intermediate_size", "ffn_hidden_size", 11008),
+                 size("num_hidden_layers", "num_layers", 32),
+                 latent_attention({.heads = 32, .q_rank = 1536, .kv_rank = 512}),
+                 size("max_position_embeddings", "max_position_embeddings", 2048),
+                 rotation(10000.0, {.decides_pairs = false}), fixed("normalization", "RMSNorm"),
+                 number("rms_norm_eps", "norm_epsilon", 1e-6), gated_silu(),
+                 flag("attention_bias", {"qkv_has_bias", "out_proj_has_bias"}, false),
+                 flag("mlp_bias", {"mlp_has_bias"}, false), no_window(), norms_of_blocks(),
+                 experts("n_routed_experts", 64, 6), expert_width("moe_intermediate_size", 1407),
+                 shared_experts("n_shared_experts", 2), experts_after(0), grouped_softmax_gates(),
+                 number("initializer_range", "init_method_std", 0.02),
+                 number("attention_dropout", "attention_dropout", 0.0), written("use_cache", true)),
+      .names = &kNames,
+  };
+}
+
+}  // namespace tapestry::architectures
