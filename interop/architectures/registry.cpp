@@ -44,7 +44,8 @@
   family(apertus)                      \
   family(olmoe)                        \
   family(gpt_oss)                      \
-  family(deepseek_v2)
+  family(deepseek_v2)                  \
+  family(deepseek_v3)
 // clang-format on
 
 namespace tapestry::architectures {

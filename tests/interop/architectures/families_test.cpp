@@ -112,6 +112,15 @@ std::vector<Family> families() {
         {"q_lora_rank", nullptr}},
        "",
        llama},
+      {"deepseek_v3",
+       {{"num_key_value_heads", 4},
+        {"n_routed_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"n_group", 1},
+        {"topk_group", 1},
+        {"first_k_dense_replace", 1}},
+       "",
+       llama},
   };
 }
 

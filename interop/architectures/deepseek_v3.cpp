@@ -1,0 +1,52 @@
+// DeepSeek-V3, DeepSeek-R1. Sources: DeepseekV3Config and its model in transformers.
+#include "interop/architectures/common_tables.h"
+#include "interop/architectures/rules.h"
+
+namespace tapestry::architectures {
+
+Architecture deepseek_v3();
+
+Architecture deepseek_v3() {
+  static const TensorNames kNames = [] {
+    TensorNames names = llama_names_with(
+        {{"attention.wq_a.", "self_attn.q_a_proj."},
+         {"attention.q_a_norm.", "self_attn.q_a_layernorm."},
+         {"attention.wq_b.", "self_attn.q_b_proj."},
+         {"attention.wkv_a.", "self_attn.kv_a_proj_with_mqa."},
+         {"attention.kv_a_norm.", "self_attn.kv_a_layernorm."},
+         {"attention.wkv_b.", "self_attn.kv_b_proj."},
+         {"moe.router.expert_bias", "mlp.gate.e_score_correction_bias"},
+         {"moe.router.", "mlp.gate."},
+         {"moe.shared_expert.w_gate.", "mlp.shared_experts.gate_proj."},
+         {"moe.shared_expert.w_up.", "mlp.shared_experts.up_proj."},
+         {"moe.shared_expert.w_down.", "mlp.shared_experts.down_proj."}},
+        "mlp.experts.",
+        {{"w_gate.", "gate_proj."}, {"w_up.", "up_proj."}, {"w_down.", "down_proj."}});
+    names.more_layers = true;
+    return names;
+  }();
+  return {
+      .model_type = "deepseek_v3",
+      .title = "DeepSeek-V3, DeepSeek-R1",
+      .classes = {"DeepseekV3ForCausalLM", "DeepseekV3Model"},
+      .token_ids = {.bos = 0, .eos = {1}, .pad = {}},
+      .rules = joined(
+          size("vocab_size", "vocab_size", 129280), size("hidden_size", "hidden_size", 7168),
+          size("intermediate_size", "ffn_hidden_size", 18432),
+          size("num_hidden_layers", "num_layers", 61),
+          latent_attention({.heads = 128, .q_rank = 1536, .kv_rank = 512, .has_interleave = true}),
+          size("max_position_embeddings", "max_position_embeddings", 4096),
+          rotation(10000.0, {.decides_pairs = false}), fixed("normalization", "RMSNorm"),
+          number("rms_norm_eps", "norm_epsilon", 1e-6), gated_silu(),
+          flag("attention_bias", {"qkv_has_bias", "out_proj_has_bias"}, false),
+          fixed("mlp_has_bias", false), no_window(), norms_of_blocks(),
+          experts("n_routed_experts", 256, 8), expert_width("moe_intermediate_size", 2048),
+          shared_experts("n_shared_experts", 1), experts_after(3), sigmoid_gates(),
+          written("num_nextn_predict_layers", 0),
+          number("initializer_range", "init_method_std", 0.02),
+          number("attention_dropout", "attention_dropout", 0.0), written("use_cache", true)),
+      .names = &kNames,
+  };
+}
+
+}  // namespace tapestry::architectures
