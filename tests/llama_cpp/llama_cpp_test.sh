@@ -83,7 +83,8 @@ check gpt2 F16 1e-3
 check gpt2 BF16 4e-3
 check gpt2 Q8_0 2e-2
 
-# family NAME BOUND KEY=VALUE...: a model in the form of the family, on top of a llama's.
+# family NAME BOUND KEY=VALUE...: a model in the form of the family, on top of a llama's. A family with
+# two forms comes twice, and the second takes the place of the first.
 family() {
   local name="$1" bound="$2" keys=() key
   shift 2
@@ -94,6 +95,7 @@ family() {
   for key in training_iters save_interval eval_interval; do
     keys+=(--set "training_config.$key=30")
   done
+  rm -rf -- "$name"
   train "$name" "${llama[@]}" --set "model_config.hf_model_type=$name" "${keys[@]}"
   "$expect" "$name" text.txt "$name.expected"
   check "$name" F32 "$bound"
