@@ -388,6 +388,20 @@ std::vector<Case> cases() {
         "document_attention/1x(10x100)x12x64",
         [](DType t) { return document_attention_case(t, 1, 10, 100); },
         6.0 * 10 * 12 * 100 * 100 * 64, 0);
+    // A long text, and what a window of 512 tokens leaves of its scores.
+    add(
+        "qkv_attention/1x8192x12x64", [](DType t) { return qkv_attention_case(t, 1, 8192); },
+        6.0 * 12 * 8192 * 8192 * 64, 0);
+    add(
+        "window_attention/1x8192x12x64[512]",
+        [](DType t) {
+          return qkv_attention_case(t, 1, 8192, {.causal = true, .window_left = 511});
+        },
+        12.0 * 12 * 64 * (8192 * 512 - 512 * 511 / 2), 0);
+    add(
+        "capped_attention/1x1024x12x64",
+        [](DType t) { return qkv_attention_case(t, 1, 1024, {.causal = true, .score_cap = 50}); },
+        6.0 * 12 * 1024 * 1024 * 64, 0);
     // Forward reads the logits, backward reads them and writes their gradient.
     add("cross_entropy/1024x50304", cross_entropy_case, 0, 3 * kLogitRows * kVocab * size);
   }
