@@ -134,16 +134,18 @@ class OptionalNumber final : public Rule {
   bool keeps_null_;
 };
 
-// A key that is a function of a member, and back.
+// A key that is a function of a member, and back. null, as attention_scale may be, stands for the
+// scale of a head's size.
 class Mapped final : public Rule {
  public:
   using Function = double (*)(double);
-  Mapped(std::string member, std::string key, double by_default, Function ours, Function theirs)
-      : member_(std::move(member)),
-        key_(std::move(key)),
-        default_(by_default),
-        ours_(ours),
-        theirs_(theirs) {}
+  struct Form {
+    Function ours;
+    Function theirs;
+    bool writes_integers = false;  ///< numbers without a fraction
+  };
+  Mapped(std::string member, std::string key, double by_default, const Form& form)
+      : member_(std::move(member)), key_(std::move(key)), default_(by_default), form_(form) {}
 
   void read(Fields& file) const override {
     const Found<double> found = file.number(member_, default_);
@@ -151,36 +153,27 @@ class Mapped final : public Rule {
       file.finding(member_, concat("expected a number above 0, got ", found.text));
       return;
     }
-    set_key(file, key_, Value(ours_(found.value)), member_, found.text, found.written);
+    set_key(file, key_, Value(form_.ours(found.value)), member_, found.text, found.written);
   }
   void write(const AllConfig& config, Json& json) const override {
     const Value value = value_of(config, key_);
-    const double theirs = value.is_null() ? default_of_scale(config) : theirs_(value.as<double>());
+    const double ours = value.is_null() ? attention_scale(config.model_config) : value.as<double>();
     // As it stood in a file, if that was a round number.
-    const double round = std::round(theirs * 1e6) / 1e6;
-    const bool is_round = ours_(round) == value_or(value, round);
-    const double best = is_round ? round : theirs;
-    json[member_] = best == std::floor(best) && member_ != "logits_scaling"
+    const double exact = form_.theirs(ours);
+    const double round = std::round(exact * 1e6) / 1e6;
+    const double best = form_.ours(round) == ours ? round : exact;
+    json[member_] = form_.writes_integers && best == std::floor(best)
                         ? Json(static_cast<int64_t>(best))
                         : Json(best);
   }
   std::vector<std::string> keys() const override { return {key_}; }
-
   RuleText text() const override { return {.read = read_as(member_, key_)}; }
 
  private:
-  static double default_of_scale(const AllConfig& config) {
-    return static_cast<double>(config.model_config.kv_channels.value());
-  }
-  double value_or(const Value& value, double round) const {
-    return value.is_null() ? ours_(round) : value.as<double>();
-  }
-
   std::string member_;
   std::string key_;
   double default_;
-  Function ours_;
-  Function theirs_;
+  Form form_;
 };
 
 class RootOfWidth final : public Rule {
@@ -506,12 +499,13 @@ RulePtr optional_number(const std::string& member,
 }
 RulePtr reciprocal(const std::string& member, const std::string& key, double by_default) {
   constexpr auto kInverse = [](double x) { return 1 / x; };
-  return std::make_shared<Mapped>(member, key, by_default, +kInverse, +kInverse);
+  return std::make_shared<Mapped>(member, key, by_default, Mapped::Form{kInverse, kInverse});
 }
 RulePtr inverse_root(const std::string& member, const std::string& key, double by_default) {
-  return std::make_shared<Mapped>(
-      member, key, by_default, +[](double x) { return 1 / std::sqrt(x); },
-      +[](double x) { return 1 / (x * x); });
+  return std::make_shared<Mapped>(member, key, by_default,
+                                  Mapped::Form{.ours = [](double x) { return 1 / std::sqrt(x); },
+                                               .theirs = [](double x) { return 1 / (x * x); },
+                                               .writes_integers = true});
 }
 RulePtr embeddings_by_root_of_width() { return std::make_shared<RootOfWidth>(); }
 RulePtr either(const std::string& member,
