@@ -129,6 +129,38 @@ TensorNames llama_names_with(std::vector<NamePair> more,
   return names;
 }
 
+TensorNames gemma_names() {
+  return llama_names_with({{"attention_post_norm.", "post_attention_layernorm."},
+                           {"ffn_norm.", "pre_feedforward_layernorm."},
+                           {"ffn_post_norm.", "post_feedforward_layernorm."}},
+                          {}, {});
+}
+
+TensorNames names_with_shared_experts(std::vector<NamePair> more) {
+  const std::vector<NamePair> experts = {
+      {"moe.router.", "mlp.gate."},
+      {"moe.shared_expert.w_gate.", "mlp.shared_experts.gate_proj."},
+      {"moe.shared_expert.w_up.", "mlp.shared_experts.up_proj."},
+      {"moe.shared_expert.w_down.", "mlp.shared_experts.down_proj."}};
+  more.insert(more.end(), experts.begin(), experts.end());
+  TensorNames names = llama_names_with(
+      std::move(more), "mlp.experts.",
+      {{"w_gate.", "gate_proj."}, {"w_up.", "up_proj."}, {"w_down.", "down_proj."}});
+  names.more_layers = true;
+  return names;
+}
+
+TensorNames deepseek_names(std::vector<NamePair> more) {
+  const std::vector<NamePair> latent = {{"attention.wq_a.", "self_attn.q_a_proj."},
+                                        {"attention.q_a_norm.", "self_attn.q_a_layernorm."},
+                                        {"attention.wq_b.", "self_attn.q_b_proj."},
+                                        {"attention.wkv_a.", "self_attn.kv_a_proj_with_mqa."},
+                                        {"attention.kv_a_norm.", "self_attn.kv_a_layernorm."},
+                                        {"attention.wkv_b.", "self_attn.kv_b_proj."}};
+  more.insert(more.begin(), latent.begin(), latent.end());
+  return names_with_shared_experts(std::move(more));
+}
+
 GgufTables llama_gguf(std::string_view architecture) {
   GgufTables gguf = {
       .architecture = architecture,

@@ -15,6 +15,16 @@ const TensorNames& llama_names();
 TensorNames llama_names_with(std::vector<NamePair> more,
                              std::string_view experts,
                              std::vector<NamePair> expert);
+/// Gemma's: Llama's with norms of what attention and MLP give.
+TensorNames gemma_names();
+/// The bias of experts that are chosen by it (DeepSeek-V3, GLM-4.5).
+inline constexpr NamePair kCorrectionBias = {"moe.router.expert_bias",
+                                             "mlp.gate.e_score_correction_bias"};
+/// Llama's with `more`, and routed and shared experts as DeepSeek and GLM call them. Files may have
+/// layers behind the model's own.
+TensorNames names_with_shared_experts(std::vector<NamePair> more);
+/// The same with multi-latent attention.
+TensorNames deepseek_names(std::vector<NamePair> more);
 
 /// The GGUF form of a Llama, as the architecture of that name.
 GgufTables llama_gguf(std::string_view architecture);

@@ -7,23 +7,7 @@ namespace tapestry::architectures {
 Architecture deepseek_v2();
 
 Architecture deepseek_v2() {
-  static const TensorNames kNames = [] {
-    TensorNames names = llama_names_with(
-        {{"attention.wq_a.", "self_attn.q_a_proj."},
-         {"attention.q_a_norm.", "self_attn.q_a_layernorm."},
-         {"attention.wq_b.", "self_attn.q_b_proj."},
-         {"attention.wkv_a.", "self_attn.kv_a_proj_with_mqa."},
-         {"attention.kv_a_norm.", "self_attn.kv_a_layernorm."},
-         {"attention.wkv_b.", "self_attn.kv_b_proj."},
-         {"moe.router.", "mlp.gate."},
-         {"moe.shared_expert.w_gate.", "mlp.shared_experts.gate_proj."},
-         {"moe.shared_expert.w_up.", "mlp.shared_experts.up_proj."},
-         {"moe.shared_expert.w_down.", "mlp.shared_experts.down_proj."}},
-        "mlp.experts.",
-        {{"w_gate.", "gate_proj."}, {"w_up.", "up_proj."}, {"w_down.", "down_proj."}});
-    names.more_layers = true;
-    return names;
-  }();
+  static const TensorNames kNames = deepseek_names({});
   return {
       .model_type = "deepseek_v2",
       .title = "DeepSeek-V2",

@@ -7,11 +7,7 @@ namespace tapestry::architectures {
 Architecture gemma2();
 
 Architecture gemma2() {
-  static const TensorNames kNames =
-      llama_names_with({{"attention_post_norm.", "post_attention_layernorm."},
-                        {"ffn_norm.", "pre_feedforward_layernorm."},
-                        {"ffn_post_norm.", "post_feedforward_layernorm."}},
-                       {}, {});
+  static const TensorNames kNames = gemma_names();
   GgufTables gguf = llama_gguf("gemma2");
   add_window(gguf);
   add_norms_of_outputs(gguf);

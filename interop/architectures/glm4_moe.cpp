@@ -8,18 +8,7 @@ namespace tapestry::architectures {
 Architecture glm4_moe();
 
 Architecture glm4_moe() {
-  static const TensorNames kNames = [] {
-    TensorNames names = llama_names_with(
-        {{"moe.router.expert_bias", "mlp.gate.e_score_correction_bias"},
-         {"moe.router.", "mlp.gate."},
-         {"moe.shared_expert.w_gate.", "mlp.shared_experts.gate_proj."},
-         {"moe.shared_expert.w_up.", "mlp.shared_experts.up_proj."},
-         {"moe.shared_expert.w_down.", "mlp.shared_experts.down_proj."}},
-        "mlp.experts.",
-        {{"w_gate.", "gate_proj."}, {"w_up.", "up_proj."}, {"w_down.", "down_proj."}});
-    names.more_layers = true;
-    return names;
-  }();
+  static const TensorNames kNames = names_with_shared_experts({kCorrectionBias});
   GgufTables gguf = llama_gguf("glm4moe");
   // The norm before the MLP has this name, although it stands before it.
   rename(gguf, "ffn_norm.", "post_attention_norm.");
