@@ -45,6 +45,9 @@ po::options_description describe_options() {
   texts("data", "FILE",
         "examples, a JSON object a line: files, folders, patterns; or weights and files in turn");
   options.add_options()("skip_bad_lines", "leave out lines that cannot be read, and list them");
+  options.add_options()("resize_embeddings",
+                        "give the model a row for each id that its tokenizer has beyond its table; "
+                        "a new row is the mean of the others");
   texts("validation_data", "FILE", "examples to evaluate on; else a share of the data");
   real("validation_share", "X", "that share of the examples (0.05); 0: none");
   text("output_dir", "DIR", "where everything goes (./output)");
@@ -124,6 +127,7 @@ FinetuneOptions options_of(const po::variables_map& arguments) {
   take("output_dir", r.output_dir);
   r.full = arguments.count("full") != 0;
   r.skip_bad_lines = arguments.count("skip_bad_lines") != 0;
+  r.resize_embeddings = arguments.count("resize_embeddings") != 0;
   take("lora_rank", r.lora_rank);
   take("lora_alpha", r.lora_alpha);
   take("lora_dropout", r.lora_dropout);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "autograd/kernels/gemm/gemm.h"
@@ -14,9 +15,11 @@
 #include "examples/gpt/command_line.h"
 #include "examples/gpt/data_commands.h"
 #include "examples/gpt/pretrain_options.h"
+#include "interop/export/resized_folder.h"
 #include "parallel_core/config/read/unknown_names.h"
 #include "parallel_core/config/yaml/value.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
+#include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/evaluate_checkpoint.h"
@@ -158,6 +161,39 @@ void add_resumed(const po::variables_map& arguments, AskedConfig& asked) {
                               resumed.overrides.end());
 }
 
+// The same for the model with a row for each id of the tokenizer, where that has more.
+AllConfig with_resized_model(AskedConfig asked,
+                             const AllConfig& config,
+                             bool replaces,
+                             const Distributed& job) {
+  const std::optional<std::string>& from_hf = config.model_config.from_hf;
+  check<ValueError>(from_hf.has_value(),
+                    "--resize_embeddings is for a model that exists: name its folder with "
+                    "--from_hf, or raise model_config.vocab_size where a model begins");
+  std::string resized = *from_hf;
+  all_or_none_on_disk(*job.world(), [&] {
+    if (job.world()->rank() == 0) {
+      resized = resized_folder(*from_hf, ids_of_run(config, *from_hf),
+                               resized_folder_of(config.training_config.output_dir), replaces);
+    }
+  });
+  resized = all_gather_text(*job.world(), resized).front();
+  if (resized == *from_hf) {
+    return config;
+  }
+  constexpr std::string_view kFromHf = "model_config.from_hf=";
+  std::erase_if(asked.load.overrides,
+                [&](const std::string& word) { return word.starts_with(kFromHf); });
+  asked.load.overrides.push_back(concat(kFromHf, config::path_text(resized)));
+  AllConfig with_rows = load_config(asked.path, asked.load);
+  if (job.world()->rank() == 0) {
+    say("pretrain_gpt",
+        concat("wrote ", resized, ": the model of ", *from_hf, " with ",
+               with_rows.model_config.vocab_size, " rows, the new ones the mean of the others"));
+  }
+  return with_rows;
+}
+
 }  // namespace
 
 int PretrainModes::train(const Arguments& /*arguments*/,
@@ -196,7 +232,8 @@ int run_pretrain(const std::vector<std::string>& given,
   check<ValueError>(
       arguments.count("config_path") != 0 || evaluates || resumes,
       "--config_path FILE is needed; the tiny preset is examples/gpt/pretrain_gpt_tiny.yaml");
-  for (const char* other : {"config_path", "overwrite", "evaluate", "from_hf"}) {
+  for (const char* other :
+       {"config_path", "overwrite", "evaluate", "from_hf", "resize_embeddings"}) {
     check<ValueError>(!resumes || arguments.count(other) == 0,
                       "--resume goes on with the run in a folder, by its "
                       "own configuration; leave out --",
@@ -232,7 +269,7 @@ int run_pretrain(const std::vector<std::string>& given,
   for (std::string& override : modes.overrides(arguments)) {
     asked.load.overrides.push_back(std::move(override));
   }
-  const AllConfig config = load_config(asked.path, asked.load);
+  AllConfig config = load_config(asked.path, asked.load);
   if (is_about_data) {
     print_data(arguments, config, *job.world());
     return kFinished;
@@ -243,6 +280,10 @@ int run_pretrain(const std::vector<std::string>& given,
   if (arguments.count("dry_run") != 0) {
     say_dry_run(config, job, arguments.count("verbose") != 0, modes);
     return kFinished;
+  }
+  if (arguments.count("resize_embeddings") != 0) {
+    config = with_resized_model(
+        asked, config, arguments.count("overwrite") + arguments.count("replace") != 0, job);
   }
   PretrainOptions training = {.run_cmd = arguments["run_cmd"].as<std::string>(),
                               .stop_requested = stop_on_signals(),

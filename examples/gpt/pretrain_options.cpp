@@ -112,6 +112,9 @@ po::options_description pretrain_options() {
                         "section.key=value, goes before the file; may be repeated");
   options.add_options()("from_hf", po::value<std::string>()->value_name("DIR"),
                         "model_config.from_hf: a Hugging Face model and its weights");
+  options.add_options()("resize_embeddings",
+                        "with a Hugging Face model: give it a row for each id that the tokenizer "
+                        "has beyond its table; a new row is the mean of the others");
   options.add_options()("model_type",
                         po::value<std::string>()->default_value("model_config")->value_name("NAME"),
                         "section that holds the model");
@@ -247,7 +250,7 @@ bool asks_for_view(const po::variables_map& arguments) {
 void check_trains(const po::variables_map& arguments, const std::string& mode) {
   const std::set<std::string> of_find_fault = {"inject_weights", "inject_data", "map"};
   for (const char* option : {"inject_weights", "inject_data", "inject_grads", "inject_inputs",
-                             "map", "op_error", "twice", "lr_zero"}) {
+                             "map", "op_error", "twice", "lr_zero", "resize_embeddings"}) {
     check<ValueError>(
         arguments.count(option) == 0 || (mode == "find_fault" && of_find_fault.contains(option)),
         "--", mode, " and --", option, " exclude each other");

@@ -27,7 +27,7 @@ std::optional<std::string> diagnosis_option(const boost::program_options::variab
 /// one, or options of a training beside it, which would mean nothing.
 bool asks_for_view(const boost::program_options::variables_map& arguments);
 
-/// ValueError, naming both, if there is an option of what injects or tests a training beside one
+/// ValueError, naming both, if there is an option of what changes or tests a training beside one
 /// that does not train as configured.
 void check_trains(const boost::program_options::variables_map& arguments, const std::string& mode);
 

@@ -65,17 +65,24 @@ ExportSource open_export_source(const std::string& path) {
   return source;
 }
 
-int64_t grow_vocabulary(ExportSource& source) {
-  const bool json = data::huggingface::has_tokenizer_files(source.folder);
-  const std::string pieces = source.folder + "/tokenizer.model";
-  check<IoError>(json || fs::exists(pieces), source.folder,
+std::unique_ptr<data::Tokenizer> tokenizer_of_folder(const std::string& folder) {
+  const bool json = data::huggingface::has_tokenizer_files(folder);
+  const std::string pieces = folder + "/tokenizer.model";
+  check<IoError>(json || fs::exists(pieces), folder,
                  ": has neither tokenizer.json, nor vocab.json with merges.txt, nor "
                  "tokenizer.model, so there are no ids to grow the model's vocabulary for");
-  const auto tokenizer = json ? data::make_tokenizer("huggingface", source.folder)
-                              : data::make_tokenizer("sentencepiece", pieces);
-  int64_t& rows = source.config.model_config.vocab_size;
-  source.added_rows = std::max<int64_t>(0, tokenizer->vocab_size() - rows);
-  rows += source.added_rows;
+  return json ? data::make_tokenizer("huggingface", folder)
+              : data::make_tokenizer("sentencepiece", pieces);
+}
+
+int64_t grow_vocabulary(ExportSource& source) {
+  return add_rows(source, tokenizer_of_folder(source.folder)->vocab_size());
+}
+
+int64_t add_rows(ExportSource& source, int64_t rows) {
+  int64_t& known = source.config.model_config.vocab_size;
+  source.added_rows = std::max<int64_t>(0, rows - known);
+  known += source.added_rows;
   return source.added_rows;
 }
 

@@ -11,6 +11,10 @@
 
 namespace tapestry {
 
+namespace data {
+class Tokenizer;
+}
+
 struct ExportSource {
   std::string folder;  ///< which holds the weights
   /// Its model_config is of the model, as config.yaml of a checkpoint or config.json of a Hugging
@@ -31,6 +35,10 @@ ExportSource open_export_source(const std::string& path);
 /// fewer; returns how many are added. What is exported has them (GrownTables). IoError and
 /// ValueError for a tokenizer that is missing or cannot be read.
 int64_t grow_vocabulary(ExportSource& source);
+/// The same up to so many rows.
+int64_t add_rows(ExportSource& source, int64_t rows);
+/// The tokenizer beside a model. IoError and ValueError as above.
+std::unique_ptr<data::Tokenizer> tokenizer_of_folder(const std::string& folder);
 
 /// The weights in the source's files, with the rows that are added.
 std::unique_ptr<TensorSource> open_source_weights(const ExportSource& source);

@@ -13,6 +13,7 @@
 #include "autograd/tensor/rank_context.h"
 #include "autograd/tensor/system_memory.h"
 #include "interop/architectures/read_hf_config.h"
+#include "interop/export/resized_folder.h"
 #include "interop/finetune/memory_remedies.h"
 #include "interop/finetune/tuned_model.h"
 #include "parallel_core/config/init_configs.h"
@@ -306,12 +307,37 @@ void move_aside(const std::string& output_dir, const std::string& path) {
   log_info(concat("moved ", path, " to ", to.string()));
 }
 
+// The model with a row for each id of the tokenizer, which the run then starts from: an adapter has
+// no rows, and whoever uses it needs the model that it was trained beside.
+void resize_embeddings(const FinetuneOptions& options, FinetuneRecipe& recipe) {
+  check<ValueError>(!options.dry_run,
+                    "--dry_run writes nothing, --resize_embeddings first writes the model with the "
+                    "new rows; leave one out");
+  const std::string output = resized_folder_of(recipe.output_dir);
+  const int64_t ids = ids_of_run(configuration(recipe, facts_of(recipe)), recipe.from_hf);
+  std::string from = recipe.from_hf;
+  all_or_none_on_disk(*options.world, [&] {
+    if (is_first(options)) {
+      from = resized_folder(recipe.from_hf, ids, output, options.overwrite || options.replace);
+    }
+  });
+  const std::string resized = all_gather_text(*options.world, from).front();
+  say(options, resized == recipe.from_hf
+                   ? concat("the model has a row for each of the tokenizer's ", ids, " ids")
+                   : concat("wrote ", resized, ": the model with ", ids,
+                            " rows, the new ones the mean of the others"));
+  recipe.from_hf = resized;
+}
+
 }  // namespace
 
 FinetuneSummary finetune(const FinetuneOptions& options) {
   check_recipe(options.recipe);
   check_exports(options);
   FinetuneRecipe recipe = options.recipe;
+  if (recipe.resize_embeddings) {
+    resize_embeddings(options, recipe);
+  }
   RecipeFacts facts = facts_of(recipe);
   AllConfig config = configuration(recipe, facts);
   initialize_ranks(config, options.world);

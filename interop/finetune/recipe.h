@@ -29,7 +29,8 @@ struct FinetuneRecipe {
   std::optional<int64_t> batch_rows;    ///< of an update, on all data-parallel ranks together;
                                         ///< empty: see derived_batch_rows
   bool skip_bad_lines = false;          ///< of the files of examples
-  std::optional<int64_t> seq_length;    ///< empty: see derived_seq_length
+  bool resize_embeddings = false;     ///< a row for each id that the model lacks (resized_folder.h)
+  std::optional<int64_t> seq_length;  ///< empty: see derived_seq_length
   int64_t seed = 1234;
   /// "section.key=value", in YAML: these go before all that is derived.
   std::vector<std::string> overrides;

@@ -331,7 +331,8 @@ RunData open_text(const AllConfig& config, DataUse use, const DataState* resumed
   if (tokenizer) {
     check<ValueError>(tokenizer->vocab_size() <= m.vocab_size, "model_config.vocab_size is ",
                       m.vocab_size, ", but the text's is the ", tokenizer->describe(),
-                      "; raise vocab_size or use another tokenizer");
+                      "; raise vocab_size or use another tokenizer. A model that exists "
+                      "(model_config.from_hf) gets a row for each id with --resize_embeddings");
     datasets.options.eod_id = tokenizer->eod_id();
     run.description += tokenizer->describe();
   }

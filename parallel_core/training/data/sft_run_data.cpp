@@ -47,7 +47,7 @@ std::unique_ptr<data::Tokenizer> tokenizer_of_examples(const AllConfig& config, 
       tokenizer->vocab_size() <= config.model_config.vocab_size, "model_config.vocab_size is ",
       config.model_config.vocab_size, ", but the examples' is the ", tokenizer->describe(),
       "; use the model's own tokenizer, raise vocab_size where a model begins, or give one "
-      "that exists a row for each id with `export --resize_embeddings --to hf`");
+      "that exists a row for each id with --resize_embeddings");
   const std::vector<std::string> remarks = tokenizer->remarks();
   run.remarks.insert(run.remarks.end(), remarks.begin(), remarks.end());
   return tokenizer;

@@ -115,6 +115,20 @@ TEST_F(ExportTest, ARowForEachIdOnRequest) {
     }
   }
   ASSERT_EQ(generate("--checkpoint grown --prompt 'a <new1>' --max_new_tokens 2"), 0) << said();
+  // A run from that folder asks for the same.
+  dir_.write("book.txt", std::string(2000, 'a') + " <new1>\n");
+  dir_.write("run.yaml",
+             "training_config: {training_iters: 1, save_interval: 1, output_dir: run}\n"
+             "dataset_config: {text: [book.txt], batch_size: 1, split: \"1,0,0\"}\n"
+             "model_config: {from_hf: hf, seq_length: 8}\n"
+             "optimizer_config: {learning_rate: 1.0e-5}\n");
+  EXPECT_EQ(pretrain("--config_path run.yaml"), 2) << said();
+  EXPECT_THAT(err_, HasSubstr("a row for each id with --resize_embeddings"));
+  EXPECT_EQ(pretrain("--config_path run.yaml --resize_embeddings --dry_run"), 2) << said();
+  ASSERT_EQ(pretrain("--config_path run.yaml --resize_embeddings"), 0) << said();
+  EXPECT_EQ(Json::parse(dir_.read("run/resized_model/config.json")).at("vocab_size"), rows + 2);
+  EXPECT_EQ(Json::parse(dir_.read("run/checkpoint/step_00000001/config.json")).at("vocab_size"),
+            rows + 2);
   ASSERT_EQ(export_it("--checkpoint hf --to gguf --resize_embeddings --output out.gguf"), 0)
       << said();
   const testing::GgufFile file = testing::read_gguf_file(dir_.file("out.gguf"));
