@@ -14,7 +14,8 @@ Architecture apertus() {
                                           {"feed_forward.alpha_p.weight", "mlp.act_fn.alpha_p"},
                                           {"feed_forward.alpha_n.weight", "mlp.act_fn.alpha_n"}},
                                          {}, {});
-    names.constants.insert(names.constants.end(), {"mlp.act_fn.beta", "mlp.act_fn.eps"});
+    // As xielu in parallel_core/transformer/activation.h has them.
+    names.fixed_numbers = {{"mlp.act_fn.beta", 0.5}, {"mlp.act_fn.eps", -1e-6}};
     return names;
   }();
   return {

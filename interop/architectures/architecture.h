@@ -20,6 +20,12 @@ struct NamePair {
   std::string_view file;
 };
 
+/// A number that every layer has in a file as a tensor without axes, although no model learns it.
+struct FixedNumber {
+  std::string_view name;  ///< behind "layers.I."
+  double value = 0;
+};
+
 /// Names of tensors in safetensors, and how matrices lie there. Logical tensors of a layer that
 /// have the same name in the file are parts of one matrix: the rows of each, in the order of the
 /// table, or with `grouped` those of each group of heads (queries, key, value), one group behind
@@ -45,6 +51,8 @@ struct TensorNames {
   /// several tokens ahead.
   bool more_layers = false;
   std::vector<std::string_view> constants = {};  ///< ends of names that are no weights
+  /// These stand in what is written, in the dtype of the weights; a file may lack them.
+  std::vector<FixedNumber> fixed_numbers = {};
 };
 
 /// Why a family cannot be what a configuration says.

@@ -494,6 +494,18 @@ FilePlace file_place(const FileNames& names, const std::string& logical, const S
   return family_place(names, *std::move(name), logical, shape);
 }
 
+std::map<std::string, double> fixed_numbers(const FileNames& names) {
+  std::map<std::string, double> out;
+  const TensorNames* table = names.scheme.table();
+  for (int64_t layer = 0; table != nullptr && layer < names.layers; ++layer) {
+    for (const architectures::FixedNumber& number : table->fixed_numbers) {
+      out[concat(names.scheme.bare() ? "" : table->part, table->layers, layer, ".", number.name)] =
+          number.value;
+    }
+  }
+  return out;
+}
+
 bool is_constant(NameScheme scheme, const std::string& name) {
   if (scheme == NameScheme::kModules) {
     // Everything that is not of the model is of its optimizer, its schedule or its generators.
@@ -503,9 +515,12 @@ bool is_constant(NameScheme scheme, const std::string& name) {
   if (scheme == NameScheme::kMindFormersLlama) {
     return !name.starts_with("model.") && !name.starts_with("lm_head.");
   }
-  return scheme.table() != nullptr &&
-         std::any_of(scheme.table()->constants.begin(), scheme.table()->constants.end(),
-                     [&](std::string_view end) { return name.ends_with(end); });
+  const TensorNames* table = scheme.table();
+  return table != nullptr &&
+         (std::any_of(table->constants.begin(), table->constants.end(),
+                      [&](std::string_view end) { return name.ends_with(end); }) ||
+          std::any_of(table->fixed_numbers.begin(), table->fixed_numbers.end(),
+                      [&](const auto& number) { return name.ends_with(number.name); }));
 }
 
 bool is_constant(const FileNames& names, const std::string& name) {

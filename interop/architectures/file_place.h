@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -125,6 +126,10 @@ NameScheme name_scheme_of(std::string_view model_type);
 /// The scheme that the names of a file follow: of the families' that whose table knows the most of
 /// them. Logical unless some of them are another's.
 NameScheme name_scheme(const std::set<std::string>& names);
+
+/// The numbers that a file of the family holds beside the weights of such a model, by the names of
+/// their tensors, which have no axes.
+std::map<std::string, double> fixed_numbers(const FileNames& names);
 
 /// A tensor that the scheme does not know has its logical name.
 FilePlace file_place(const FileNames& names, const std::string& logical, const Shape& shape);

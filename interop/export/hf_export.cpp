@@ -80,10 +80,11 @@ bool before_by_number(std::string_view a, std::string_view b) {
   return a.size() < b.size();
 }
 
-// A tensor of the new files: a stored one under its name, or logical ones.
+// A tensor of the new files: a stored one under its name, logical ones, or a number.
 struct HfTensor {
   TensorInfo info;
   std::vector<std::pair<nn::LogicalTensor, FilePlace>> logical;  // empty: stored as it is
+  std::optional<double> number = std::nullopt;
 };
 
 class HfWriter {
@@ -96,6 +97,7 @@ class HfWriter {
     } else {
       plan_as_stored();
     }
+    add_fixed_numbers(config);
     std::sort(tensors_.begin(), tensors_.end(), [](const HfTensor& a, const HfTensor& b) {
       return before_by_number(a.info.name, b.info.name);
     });
@@ -134,11 +136,24 @@ class HfWriter {
   }
 
   void plan_as_stored() {
+    const std::map<std::string, double> numbers = fixed_numbers(weights_.names());
     for (const std::string& name : weights_.files().names()) {
-      const bool constant = is_constant(weights_.names(), name);
+      const bool constant = is_constant(weights_.names(), name) && !numbers.contains(name);
       tensors_.push_back(
           {.info = {name, dtype_in_file(name, constant), weights_.files().shape(name)},
            .logical = {}});
+    }
+  }
+
+  // Those that files of the family hold, but these, which were written otherwise, do not.
+  void add_fixed_numbers(const TransformerConfig& config) {
+    const NameScheme stored = weights_.names().scheme;
+    const FileNames target(stored.table() != nullptr ? stored : name_scheme(config), config);
+    const DType dtype = tensors_.empty() ? kFloat32 : tensors_.front().info.dtype;
+    for (const auto& [name, number] : fixed_numbers(target)) {
+      if (!weights_.files().contains(name)) {
+        tensors_.push_back({.info = {name, dtype, {}}, .logical = {}, .number = number});
+      }
     }
   }
 
@@ -168,7 +183,10 @@ class HfWriter {
   }
 
   void copy(const HfTensor& tensor, const FileRanges& ranges, RangeFile& file) const {
-    if (tensor.logical.empty()) {
+    if (tensor.number) {
+      const Tensor value = full({1}, *tensor.number, tensor.info.dtype);
+      write_ranges(ranges, 0, value.raw(), static_cast<size_t>(size_of(tensor.info.dtype)), file);
+    } else if (tensor.logical.empty()) {
       copy_stored(tensor.info, ranges, file);
     }
     for (const auto& [logical, place] : tensor.logical) {

@@ -106,6 +106,7 @@ struct CheckpointWriter::Layout {
   };
   std::map<std::string, Place> weights;
   std::map<std::string, Place> states;
+  DType dtype = kFloat32;  // of the weights
 };
 
 CheckpointWriter::CheckpointWriter(const ParallelModel& model,
@@ -143,6 +144,11 @@ FileNames CheckpointWriter::file_names() const {
     return NameScheme::kLogical;
   }
   return {options_.ckpt_prefix.empty() ? name_scheme(config_) : NameScheme::kModules, config_};
+}
+
+std::map<std::string, double> CheckpointWriter::numbers_beside() const {
+  return stored_part() == StoredPart::kAll ? fixed_numbers(file_names())
+                                           : std::map<std::string, double>();
 }
 
 StoredPart CheckpointWriter::stored_part() const {
@@ -186,7 +192,13 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
   for (const StoredBuffer& buffer : saved.buffers) {
     states.push_back({buffer_tensor_name(buffer.name), buffer.dtype, buffer.shape});
   }
+  // All weights have one dtype; a stage without any has nothing to say of it.
+  const DType dtype = saved.tensors.empty() ? config_.params_dtype : saved.tensors.front().dtype;
+  for (const auto& [name, number] : numbers_beside()) {
+    weights.push_back({name, dtype, {}});
+  }
   Layout layout;
+  layout.dtype = dtype;
   const auto add = [&](const std::string& stem, const std::vector<TensorInfo>& tensors,
                        std::map<std::string, Layout::Place>& places) {
     const auto plan = options_.ckpt_prefix.empty() ? plan_shards : plan_ckpt;
@@ -219,8 +231,6 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
   if (!is_first()) {
     return;
   }
-  // All weights have one dtype; a stage without any has nothing to say of it.
-  const DType dtype = saved.tensors.empty() ? config_.params_dtype : saved.tensors.front().dtype;
   texts_.merge(hf_files(config_, has_file_names_, dtype, options_.source));
   if (adapter) {
     texts_.erase("config.json");  // that of the base, and beside that
@@ -356,6 +366,12 @@ void CheckpointWriter::add_whole_sources(const ParallelModel& model,
       add(buffer_tensor_name(entry.name), entry.buffer.shape(), values);
     } else if (stored_part() == StoredPart::kAll) {
       add_to(layout.weights, file_place(file_names(), entry.logical, entry.buffer.shape()), values);
+    }
+  }
+  if (is_first()) {
+    for (const auto& [name, number] : numbers_beside()) {
+      add_to(layout.weights, {.name = name, .shape = {}},
+             [number = number, dtype = layout.dtype] { return full({}, number, dtype); });
     }
   }
 }

@@ -92,6 +92,8 @@ class CheckpointWriter {
   [[noreturn]] void rethrow(const std::exception_ptr& failure) const;
   bool is_first() const;
   FileNames file_names() const;
+  /// What files of the family hold beside the weights.
+  std::map<std::string, double> numbers_beside() const;
   /// Of a model with adapters what is trained alone.
   StoredPart stored_part() const;
   /// Where a logical tensor lies in the files of weights; the second place, with the same values,

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <set>
 #include <utility>
@@ -217,6 +218,26 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
   return report;
 }
 
+// Numbers that a file may hold beside the weights, and with which the model is built. Float16 and
+// bfloat16 round them.
+void check_fixed_numbers(const TensorSource& files, const FileNames& scheme) {
+  constexpr double kRounding = 1.0 / 128;
+  for (const auto& [name, expected] : fixed_numbers(scheme)) {
+    if (!files.contains(name)) {
+      continue;
+    }
+    check<IoError>(files.shape(name).numel() == 1 && is_floating(files.dtype(name)),
+                   files.file_of(name), ": tensor ", name, " is ", name_of(files.dtype(name)), " ",
+                   files.shape(name).str(), ", expected one floating-point number");
+    const Tensor stored = empty({1}, files.dtype(name));
+    files.read(name, stored.raw());
+    const double got = stored.to(kFloat64).data<double>()[0];
+    check<IoError>(std::abs(got - expected) <= kRounding * std::abs(expected), files.file_of(name),
+                   ": tensor ", name, " is ", got, ", but models of this family are built with ",
+                   expected, "; no other number can be read");
+  }
+}
+
 // The report, and what is known of the reasons.
 std::string told(const nn::LoadReport& report,
                  const TensorSource& files,
@@ -323,6 +344,7 @@ Fitting open_fitting(const ParallelModel& model,
                       "(moe_config.upcycle_from); save the model as safetensors");
     return found;
   }
+  check_fixed_numbers(*found.files, found.scheme);
   const nn::LoadReport report = compare_with_files(model, *found.files, found.scheme, of);
   check<ValueError>(
       report.empty(), resolved,
