@@ -7,6 +7,19 @@ namespace tapestry::architectures {
 
 Architecture apertus();
 
+namespace {
+
+// Of the activation (xielu in parallel_core/transformer/activation.h), in each layer.
+constexpr double kBeta = 0.5;
+constexpr double kEpsilon = -1e-6;
+Value in_each_layer(const AllConfig& config, double value) {
+  return Value::List(static_cast<size_t>(config.model_config.num_layers), Value(value));
+}
+Value betas(const AllConfig& config) { return in_each_layer(config, kBeta); }
+Value epsilons(const AllConfig& config) { return in_each_layer(config, kEpsilon); }
+
+}  // namespace
+
 Architecture apertus() {
   static const TensorNames kNames = [] {
     TensorNames names = llama_names_with({{"attention_norm.", "attention_layernorm."},
@@ -14,10 +27,16 @@ Architecture apertus() {
                                           {"feed_forward.alpha_p.weight", "mlp.act_fn.alpha_p"},
                                           {"feed_forward.alpha_n.weight", "mlp.act_fn.alpha_n"}},
                                          {}, {});
-    // As xielu in parallel_core/transformer/activation.h has them.
-    names.fixed_numbers = {{"mlp.act_fn.beta", 0.5}, {"mlp.act_fn.eps", -1e-6}};
+    names.fixed_numbers = {{"mlp.act_fn.beta", kBeta}, {"mlp.act_fn.eps", kEpsilon}};
     return names;
   }();
+  GgufTables gguf = llama_gguf_without_gate("apertus");
+  gguf.scalings = {"yarn", "llama3", "longrope"};
+  gguf.lists = {{"feed_forward.alpha_p.", "xielu.alpha_p"},
+                {"feed_forward.alpha_n.", "xielu.alpha_n"}};
+  gguf.keys.push_back({.key = "xielu.beta", .made = betas, .whole = true});
+  gguf.keys.push_back({.key = "xielu.eps", .made = epsilons, .whole = true});
+  gguf.limits = own_head_in_gguf();
   return {
       .model_type = "apertus",
       .title = "Apertus",
@@ -36,6 +55,7 @@ Architecture apertus() {
           number("attention_dropout", "attention_dropout", 0.0), dense(),
           written("use_cache", true)),
       .names = &kNames,
+      .gguf = gguf,
   };
 }
 

@@ -10,6 +10,7 @@ Architecture arcee();
 Architecture arcee() {
   GgufTables gguf = llama_gguf_without_gate("arcee");
   gguf.paired = true;
+  gguf.scalings = {"yarn", "llama3"};
   gguf.limits = joined(only("qkv_has_bias", false, "use False"), no_output_bias_in_gguf());
   return {
       .model_type = "arcee",

@@ -91,11 +91,21 @@ class Rule {
 using Rules = std::vector<std::shared_ptr<const Rule>>;
 
 /// A key of a GGUF file, behind "ARCHITECTURE.", and the key of model_config or moe_config that it
-/// is, or what is made of the configuration.
+/// is, or what is made of the configuration. It is left out where the value is null.
 struct GgufKey {
   std::string_view key;
   std::string_view ours = {};
   config::Value (*made)(const AllConfig& config) = nullptr;
+  bool whole = false;  ///< the key stands as it is, without the architecture
+};
+
+/// Some rows of each head of a matrix [heads * rows of a head, in], as a tensor
+/// [heads, rows, in], or [heads, in, rows].
+struct GgufHeadRows {
+  NamePair name;
+  std::string_view before = {};  ///< key of model_config: rows of a head before them; empty: none
+  std::string_view rows = {};    ///< key of model_config: how many
+  bool transposed = false;
 };
 
 /// What llama.cpp calls a family's models. Tensors that are not in a model are passed over; logical
@@ -105,14 +115,21 @@ struct GgufTables {
   std::vector<NamePair> top;
   std::vector<NamePair> layer;        ///< behind "layers.I." and "blk.I."
   std::vector<NamePair> expert = {};  ///< the same of "moe.experts.E.": all experts in one tensor
+  std::vector<GgufHeadRows> head_rows = {};  ///< of layers
+  /// Tensors of layers that have one number each: these stand as a list by layer in the metadata.
+  std::vector<NamePair> lists = {};
   /// Integers as 32 bits, numbers as float32.
   std::vector<GgufKey> keys;
+  /// The scalings of the rotation that it can say: values of rope_type beside default.
+  std::vector<std::string_view> scalings = {};
   /// Rows of q and k are permuted, as llama.cpp turns channels (2j, 2j + 1) of this architecture.
   bool paired = false;
   /// What it can say although config.json cannot: keys whose objections do not count.
   std::vector<std::string_view> also = {};
   /// What it cannot say although config.json can.
   Rules limits = {};
+  /// False: llama.cpp passes over adapters of its matrices.
+  bool takes_adapters = true;
 };
 
 struct Architecture {
@@ -127,6 +144,7 @@ struct Architecture {
   Rules rules;
   const TensorNames* names = nullptr;
   std::optional<GgufTables> gguf = {};
+  std::string_view no_gguf = {};  ///< why there is none
 };
 
 }  // namespace tapestry::architectures

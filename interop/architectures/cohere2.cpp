@@ -12,10 +12,10 @@ Architecture cohere2() {
   use_layer_norm(gguf);
   add_window(gguf);
   gguf.keys.push_back({"logit_scale", "logit_multiplier"});
-  gguf.limits = joined(windows_in_gguf(4), no_scaling_in_gguf(), no_output_bias_in_gguf(),
-                       only("qkv_has_bias", false, "use False"),
-                       only("untie_embeddings_and_output_weights", false,
-                            "llama.cpp uses the table of embeddings: use False"));
+  gguf.limits =
+      joined(windows_in_gguf(4), no_output_bias_in_gguf(), only("qkv_has_bias", false, "use False"),
+             only("untie_embeddings_and_output_weights", false,
+                  "llama.cpp uses the table of embeddings: use False"));
   return {
       .model_type = "cohere2",
       .title = "Command R7B, Command A",

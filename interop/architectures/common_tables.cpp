@@ -5,18 +5,14 @@
 #include <iterator>
 #include <utility>
 
+#include "interop/architectures/gguf_scaling.h"
 #include "interop/architectures/rules.h"
 
 namespace tapestry::architectures {
 
 namespace {
 
-// As the layer that turns them counts.
-Value turned_channels(const AllConfig& config) {
-  const TransformerConfig& c = config.model_config;
-  return static_cast<int64_t>(static_cast<double>(c.kv_channels.value()) *
-                              c.rotary_config.rotary_percent);
-}
+Value turned_channels(const AllConfig& config) { return rotated_channels(config.model_config); }
 
 Value expert_width_of(const AllConfig& config) {
   TransformerConfig model = config.model_config;
@@ -27,17 +23,31 @@ Value shared_experts_of(const AllConfig& config) {
   return config.moe_config.moe_shared_expert_intermediate_size.value_or(0) /
          std::max<int64_t>(1, expert_width_of(config).as<int64_t>());
 }
-Value sigmoid_gating(const AllConfig& /*config*/) {
-  return int64_t{2};  // LLAMA_EXPERT_GATING_FUNC_TYPE_SIGMOID
+// LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX and _SIGMOID.
+Value gating_of(const AllConfig& config) {
+  return config.moe_config.moe_router_score_function == "sigmoid" ? int64_t{2} : int64_t{1};
+}
+// llama.cpp refuses a choice of all groups, which is none.
+bool chooses_groups(const MoEConfig& moe) {
+  return moe.topk_method != "greedy" &&
+         moe.moe_router_group_topk.value_or(1) < moe.moe_router_num_groups.value_or(1);
 }
 Value expert_groups_of(const AllConfig& config) {
-  return config.moe_config.moe_router_num_groups.value_or(1);
+  const MoEConfig& moe = config.moe_config;
+  return chooses_groups(moe) ? moe.moe_router_num_groups.value() : int64_t{1};
 }
 Value chosen_groups_of(const AllConfig& config) {
-  return config.moe_config.moe_router_group_topk.value_or(1);
+  const MoEConfig& moe = config.moe_config;
+  return chooses_groups(moe) ? moe.moe_router_group_topk.value_or(1) : int64_t{1};
 }
 Value normalises_gates(const AllConfig& config) {
   return config.moe_config.norm_topk_prob.value_or(true);
+}
+
+// With multi-latent attention llama.cpp keeps the latent of a token as the only key and value.
+Value one_key_head(const AllConfig& /*config*/) { return int64_t{1}; }
+Value latent_key_length(const AllConfig& config) {
+  return config.model_config.kv_lora_rank + config.model_config.qk_pos_emb_head_dim;
 }
 
 Value window_of_tokens(const AllConfig& config) {
@@ -53,6 +63,18 @@ class UsualScale final : public Rule {
     if (std::abs(attention_scale(config.model_config) / attention_scale(usual) - 1) > 1e-7) {
       object_unless(config, "attention_scale", Value(), out,
                     "llama.cpp divides scores by the root of a head's size: leave it out");
+    }
+  }
+};
+
+class HeadsFillWidth final : public Rule {
+ public:
+  void object(const AllConfig& config, std::vector<Objection>& out) const override {
+    const TransformerConfig& c = config.model_config;
+    const int64_t size = c.hidden_size / std::max<int64_t>(c.num_attention_heads, 1);
+    if (c.kv_channels.value_or(size) != size) {
+      out.push_back({"model_config.kv_channels", concat(*c.kv_channels),
+                     concat("llama.cpp divides the width by the heads: use ", size)});
     }
   }
 };
@@ -74,6 +96,34 @@ class WindowPeriod final : public Rule {
 
  private:
   int64_t period_;
+};
+
+// llama.cpp tells a model whose queries are one matrix by the number of its layers.
+class LatentQueries final : public Rule {
+ public:
+  void object(const AllConfig& config, std::vector<Objection>& out) const override {
+    const TransformerConfig& c = config.model_config;
+    const bool is_lite =
+        c.num_layers == 26 || c.num_layers == 27 || (c.num_layers == 48 && c.vocab_size == 128256);
+    if (is_lite && c.q_lora_rank) {
+      object_unless(config, "q_lora_rank", Value(), out,
+                    "llama.cpp takes a model of 26 or 27 layers for one with q_proj alone: leave "
+                    "it out");
+    } else if (!is_lite && !c.q_lora_rank) {
+      out.push_back({"model_config.q_lora_rank", "null",
+                     "llama.cpp wants a number unless there are 26 or 27 layers"});
+    }
+  }
+};
+
+class SomeSharedExpert final : public Rule {
+ public:
+  void object(const AllConfig& config, std::vector<Objection>& out) const override {
+    if (!config.moe_config.moe_shared_expert_intermediate_size) {
+      out.push_back({"moe_config.moe_shared_expert_intermediate_size", "null",
+                     "llama.cpp wants a shared expert: use the width of one"});
+    }
+  }
 };
 
 class NoDenseLayers final : public Rule {
@@ -179,7 +229,9 @@ GgufTables llama_gguf(std::string_view architecture) {
                 {"feed_forward.w_up.", "ffn_up."},
                 {"feed_forward.w_down.", "ffn_down."}},
       .keys = common_gguf_keys(),
+      .scalings = {"yarn"},
   };
+  add_scaling_keys(gguf);
   for (const GgufKey& key : {GgufKey{"attention.head_count_kv", "num_query_groups"},
                              GgufKey{"attention.layer_norm_rms_epsilon", "norm_epsilon"},
                              GgufKey{"attention.key_length", "kv_channels"},
@@ -188,6 +240,42 @@ GgufTables llama_gguf(std::string_view architecture) {
                              GgufKey{"rope.freq_base", "rotary_config.rotary_base"}}) {
     gguf.keys.push_back(key);
   }
+  return gguf;
+}
+
+GgufTables deepseek_gguf() {
+  GgufTables gguf = llama_gguf("deepseek2");
+  gguf.paired = true;
+  for (const NamePair& row :
+       {NamePair{"attention.wq_a.", "attn_q_a."}, NamePair{"attention.q_a_norm.", "attn_q_a_norm."},
+        NamePair{"attention.wq_b.", "attn_q_b."}, NamePair{"attention.wkv_a.", "attn_kv_a_mqa."},
+        NamePair{"attention.kv_a_norm.", "attn_kv_a_norm."}}) {
+    gguf.layer.push_back(row);
+  }
+  gguf.head_rows = {
+      {.name = {"attention.wkv_b.", "attn_k_b."}, .rows = "qk_head_dim", .transposed = true},
+      {.name = {"attention.wkv_b.", "attn_v_b."}, .before = "qk_head_dim", .rows = "v_head_dim"}};
+  for (GgufKey& key : gguf.keys) {
+    if (key.key == "attention.head_count_kv") {
+      key = {.key = key.key, .made = one_key_head};
+    } else if (key.key == "attention.key_length") {
+      key = {.key = key.key, .made = latent_key_length};
+    } else if (key.key == "attention.value_length") {
+      key = {key.key, "kv_lora_rank"};
+    }
+  }
+  for (const GgufKey& key : {GgufKey{"attention.q_lora_rank", "q_lora_rank"},
+                             GgufKey{"attention.kv_lora_rank", "kv_lora_rank"},
+                             GgufKey{"attention.key_length_mla", "kv_channels"},
+                             GgufKey{"attention.value_length_mla", "v_head_dim"}}) {
+    gguf.keys.push_back(key);
+  }
+  use_latent_scaling(gguf);
+  add_shared_experts(gguf);
+  gguf.limits = joined(only("norm_epsilon", 1e-6, "llama.cpp has one for all norms: use 1e-6"),
+                       only("qkv_has_bias", false, "use False"), no_output_bias_in_gguf(),
+                       std::make_shared<LatentQueries>(), std::make_shared<SomeSharedExpert>());
+  gguf.takes_adapters = false;
   return gguf;
 }
 
@@ -240,10 +328,17 @@ void add_experts(GgufTables& gguf) {
   }
 }
 
-void add_sigmoid_experts(GgufTables& gguf) {
+void use_expert_width(GgufTables& gguf) {
+  for (GgufKey& key : gguf.keys) {
+    if (key.key == "feed_forward_length") {
+      key = {.key = key.key, .made = expert_width_of};
+    }
+  }
+}
+
+void add_shared_experts(GgufTables& gguf) {
   add_experts(gguf);
-  for (const NamePair& row : {NamePair{"moe.router.expert_bias", "exp_probs_b.bias"},
-                              NamePair{"moe.shared_expert.w_gate.", "ffn_gate_shexp."},
+  for (const NamePair& row : {NamePair{"moe.shared_expert.w_gate.", "ffn_gate_shexp."},
                               NamePair{"moe.shared_expert.w_up.", "ffn_up_shexp."},
                               NamePair{"moe.shared_expert.w_down.", "ffn_down_shexp."}}) {
     gguf.layer.push_back(row);
@@ -251,7 +346,7 @@ void add_sigmoid_experts(GgufTables& gguf) {
   for (const GgufKey& key :
        {GgufKey{"leading_dense_block_count", "moe_config.first_k_dense_replace"},
         GgufKey{.key = "expert_shared_count", .made = shared_experts_of},
-        GgufKey{.key = "expert_gating_func", .made = sigmoid_gating},
+        GgufKey{.key = "expert_gating_func", .made = gating_of},
         GgufKey{.key = "expert_group_count", .made = expert_groups_of},
         GgufKey{.key = "expert_group_used_count", .made = chosen_groups_of},
         GgufKey{"expert_weights_scale", "moe_config.moe_router_topk_scaling_factor"},
@@ -263,13 +358,13 @@ void add_sigmoid_experts(GgufTables& gguf) {
 Rules no_window_in_gguf() {
   return {only("window_size", Value(), "windows cannot be said: leave it out")};
 }
-Rules no_scaling_in_gguf() { return {only("rotary_config.rope_type", "default", "use default")}; }
 Rules no_output_bias_in_gguf() {
   return {only("out_proj_has_bias", false, "use False"), only("mlp_has_bias", false, "use False")};
 }
 
 Rules usual_scale_in_gguf() { return {std::make_shared<UsualScale>()}; }
 Rules windows_in_gguf(int64_t period) { return {std::make_shared<WindowPeriod>(period)}; }
+Rules heads_fill_width_in_gguf() { return {std::make_shared<HeadsFillWidth>()}; }
 Rules own_head_in_gguf() {
   return {only("untie_embeddings_and_output_weights", true,
                "llama.cpp wants a matrix of its own: use True")};

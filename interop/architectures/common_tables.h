@@ -26,8 +26,12 @@ TensorNames names_with_shared_experts(std::vector<NamePair> more);
 /// The same with multi-latent attention.
 TensorNames deepseek_names(std::vector<NamePair> more);
 
-/// The GGUF form of a Llama, as the architecture of that name.
+/// The GGUF form of a Llama, as the architecture of that name. All of llama.cpp's know yarn; few
+/// have a place for divisors of the frequencies.
 GgufTables llama_gguf(std::string_view architecture);
+
+/// The same of DeepSeek's: multi-latent attention, shared experts.
+GgufTables deepseek_gguf();
 
 /// The same without the MLP's gate.
 GgufTables llama_gguf_without_gate(std::string_view architecture);
@@ -37,8 +41,10 @@ void use_layer_norm(GgufTables& gguf);
 void rename(GgufTables& gguf, std::string_view logical, std::string_view file);
 /// Router and experts, and the sizes of both.
 void add_experts(GgufTables& gguf);
-/// The same of sigmoid gates, with shared experts and leading dense layers.
-void add_sigmoid_experts(GgufTables& gguf);
+/// The same with shared experts and leading dense layers, and what the gates are.
+void add_shared_experts(GgufTables& gguf);
+/// Layers have no width but an expert's.
+void use_expert_width(GgufTables& gguf);
 /// attention.sliding_window, of the tokens with the query's own; 0 without a window.
 void add_window(GgufTables& gguf);
 /// Norms of the blocks' outputs: beside those of their inputs, or in place of them.
@@ -46,16 +52,16 @@ void add_norms_of_outputs(GgufTables& gguf);
 /// Queries, keys and values in one tensor.
 void join_heads(GgufTables& gguf);
 
-/// Limits that many architectures have: no window, no scaling of the rotation, no biases in the
-/// output projection or the MLP.
+/// Limits that many architectures have: no window, no biases in the output projection or the MLP.
 Rules no_window_in_gguf();
-Rules no_scaling_in_gguf();
 Rules no_output_bias_in_gguf();
 Rules no_dense_layers_in_gguf();
 /// Scores are divided by the root of a head's size.
 Rules usual_scale_in_gguf();
 /// All but every `period`-th layer have the window.
 Rules windows_in_gguf(int64_t period);
+/// All heads together are as wide as the model.
+Rules heads_fill_width_in_gguf();
 /// A matrix of its own makes logits.
 Rules own_head_in_gguf();
 

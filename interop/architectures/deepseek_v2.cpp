@@ -1,4 +1,5 @@
-// DeepSeek-V2. Sources: DeepseekV2Config and its model in transformers.
+// DeepSeek-V2. Sources: DeepseekV2Config and its model in transformers; llama.cpp's architecture
+// `deepseek2`.
 #include "interop/architectures/common_tables.h"
 #include "interop/architectures/rules.h"
 
@@ -8,6 +9,9 @@ Architecture deepseek_v2();
 
 Architecture deepseek_v2() {
   static const TensorNames kNames = deepseek_names({});
+  GgufTables gguf = deepseek_gguf();
+  gguf.limits.push_back(only("moe_config.topk_method", "greedy",
+                             "llama.cpp ranks groups by their two best experts: use greedy"));
   return {
       .model_type = "deepseek_v2",
       .title = "DeepSeek-V2",
@@ -28,6 +32,7 @@ Architecture deepseek_v2() {
                  number("initializer_range", "init_method_std", 0.02),
                  number("attention_dropout", "attention_dropout", 0.0), written("use_cache", true)),
       .names = &kNames,
+      .gguf = gguf,
   };
 }
 

@@ -1,4 +1,5 @@
-// DeepSeek-V3, DeepSeek-R1. Sources: DeepseekV3Config and its model in transformers.
+// DeepSeek-V3, DeepSeek-R1. Sources: DeepseekV3Config and its model in transformers; llama.cpp's
+// architecture `deepseek2`.
 #include "interop/architectures/common_tables.h"
 #include "interop/architectures/rules.h"
 
@@ -8,6 +9,8 @@ Architecture deepseek_v3();
 
 Architecture deepseek_v3() {
   static const TensorNames kNames = deepseek_names({kCorrectionBias});
+  GgufTables gguf = deepseek_gguf();
+  gguf.layer.push_back({kCorrectionBias.logical, "exp_probs_b.bias"});
   return {
       .model_type = "deepseek_v3",
       .title = "DeepSeek-V3, DeepSeek-R1",
@@ -29,6 +32,7 @@ Architecture deepseek_v3() {
           number("initializer_range", "init_method_std", 0.02),
           number("attention_dropout", "attention_dropout", 0.0), written("use_cache", true)),
       .names = &kNames,
+      .gguf = gguf,
   };
 }
 

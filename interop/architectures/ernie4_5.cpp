@@ -9,8 +9,7 @@ Architecture ernie4_5();
 
 Architecture ernie4_5() {
   GgufTables gguf = llama_gguf("ernie4_5");
-  gguf.limits = joined(no_scaling_in_gguf(), only("qkv_has_bias", false, "use False"),
-                       no_output_bias_in_gguf());
+  gguf.limits = joined(only("qkv_has_bias", false, "use False"), no_output_bias_in_gguf());
   return {
       .model_type = "ernie4_5",
       .title = "ERNIE 4.5, dense",

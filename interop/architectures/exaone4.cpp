@@ -14,8 +14,8 @@ Architecture exaone4() {
                        {}, {});
   GgufTables gguf = llama_gguf("exaone4");
   add_norms_of_outputs(gguf);
-  gguf.limits =
-      joined(no_window_in_gguf(), only_among("rotary_config.rope_type", {"default", "llama3"}));
+  gguf.scalings = {"yarn", "llama3"};
+  gguf.limits = no_window_in_gguf();
   return {
       .model_type = "exaone4",
       .title = "EXAONE 4",

@@ -90,8 +90,7 @@ Architecture falcon() {
   // The norm before the MLP comes first there.
   rename(gguf, "attention_norm.", "attn_norm_2.");
   rename(gguf, "ffn_norm.", "attn_norm.");
-  gguf.limits = joined(no_scaling_in_gguf(), no_output_bias_in_gguf(),
-                       only("qkv_has_bias", false, "use False"));
+  gguf.limits = joined(no_output_bias_in_gguf(), only("qkv_has_bias", false, "use False"));
   return {
       .model_type = "falcon",
       .title = "Falcon 40B, 180B",

@@ -13,7 +13,7 @@ Architecture gemma2() {
   add_norms_of_outputs(gguf);
   gguf.keys.push_back({"attn_logit_softcapping", "attention_softcap"});
   gguf.keys.push_back({"final_logit_softcapping", "logit_softcap"});
-  gguf.limits = joined(windows_in_gguf(2), usual_scale_in_gguf(), no_scaling_in_gguf());
+  gguf.limits = joined(windows_in_gguf(2), usual_scale_in_gguf());
   return {
       .model_type = "gemma2",
       .title = "Gemma 2",

@@ -13,8 +13,8 @@ Architecture gemma3() {
   add_window(gguf);
   add_norms_of_outputs(gguf);
   gguf.keys.push_back({"rope.freq_base_swa", "rotary_config.sliding_rotary_base"});
-  gguf.limits = joined(windows_in_gguf(6), usual_scale_in_gguf(), no_scaling_in_gguf(),
-                       only("logit_softcap", 0.0, "use 0"));
+  gguf.limits =
+      joined(windows_in_gguf(6), usual_scale_in_gguf(), only("logit_softcap", 0.0, "use 0"));
   return {
       .model_type = "gemma3_text",
       .title = "Gemma 3, text",

@@ -17,7 +17,6 @@ Architecture glm4() {
   gguf.layer.push_back({"attention_post_norm.", "post_attention_norm."});
   gguf.layer.push_back({"ffn_post_norm.", "post_ffw_norm."});
   rename(gguf, "feed_forward.w_gate.", "ffn_up.");
-  gguf.limits = no_scaling_in_gguf();
   return {
       .model_type = "glm4",
       .title = "GLM-4-0414",

@@ -12,8 +12,8 @@ Architecture glm4_moe() {
   GgufTables gguf = llama_gguf("glm4moe");
   // The norm before the MLP has this name, although it stands before it.
   rename(gguf, "ffn_norm.", "post_attention_norm.");
-  add_sigmoid_experts(gguf);
-  gguf.limits = no_scaling_in_gguf();
+  add_shared_experts(gguf);
+  gguf.layer.push_back({kCorrectionBias.logical, "exp_probs_b.bias"});
   return {
       .model_type = "glm4_moe",
       .title = "GLM-4.5, GLM-4.6",

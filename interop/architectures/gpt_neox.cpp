@@ -33,8 +33,7 @@ Architecture gpt_neox() {
   use_layer_norm(gguf);
   join_heads(gguf);
   gguf.keys.push_back({.key = "use_parallel_residual", .made = is_parallel});
-  gguf.limits =
-      joined(no_scaling_in_gguf(), own_head_in_gguf(), only("qkv_has_bias", true, "use True"));
+  gguf.limits = joined(own_head_in_gguf(), only("qkv_has_bias", true, "use True"));
   return {
       .model_type = "gpt_neox",
       .title = "GPT-NeoX, Pythia",

@@ -27,9 +27,9 @@ Architecture gpt_oss() {
   gguf.layer.push_back({"attention.sinks.", "attn_sinks."});
   // The norm before the MLP has this name, although it stands before it.
   rename(gguf, "ffn_norm.", "post_attention_norm.");
-  gguf.limits = joined(windows_in_gguf(2), no_scaling_in_gguf(), own_head_in_gguf(),
-                       only("qkv_has_bias", true, "use True"), only("swiglu_limit", 7.0, "use 7"),
-                       only("swiglu_alpha", 1.702, "use 1.702"));
+  gguf.limits =
+      joined(windows_in_gguf(2), own_head_in_gguf(), only("qkv_has_bias", true, "use True"),
+             only("swiglu_limit", 7.0, "use 7"), only("swiglu_alpha", 1.702, "use 1.702"));
   return {
       .model_type = "gpt_oss",
       .title = "GPT-OSS",

@@ -16,12 +16,12 @@ Value logit_divisor(const AllConfig& config) { return 1 / config.model_config.lo
 Architecture granite() {
   GgufTables gguf = llama_gguf("granite");
   gguf.paired = true;
+  gguf.scalings = {"yarn", "llama3"};
   gguf.keys.push_back({"attention.scale", "attention_scale"});
   gguf.keys.push_back({"embedding_scale", "embedding_multiplier"});
   gguf.keys.push_back({"residual_scale", "residual_multiplier"});
   gguf.keys.push_back({.key = "logit_scale", .made = logit_divisor});
-  gguf.limits = joined(no_scaling_in_gguf(), no_output_bias_in_gguf(),
-                       only("qkv_has_bias", false, "use False"));
+  gguf.limits = joined(no_output_bias_in_gguf(), only("qkv_has_bias", false, "use False"));
   return {
       .model_type = "granite",
       .title = "Granite 3",

@@ -13,8 +13,7 @@ Architecture hunyuan_v1_dense() {
                         {"attention.k_norm.", "self_attn.key_layernorm."}},
                        {}, {});
   GgufTables gguf = llama_gguf("hunyuan-dense");
-  gguf.limits = joined(no_scaling_in_gguf(), only("qkv_has_bias", false, "use False"),
-                       no_output_bias_in_gguf());
+  gguf.limits = joined(only("qkv_has_bias", false, "use False"), no_output_bias_in_gguf());
   return {
       .model_type = "hunyuan_v1_dense",
       .title = "Hunyuan dense",

@@ -11,7 +11,7 @@ Architecture llama() {
   gguf.paired = true;
   // Rows of a model that turns pairs stay as they are.
   gguf.also = {"model_config.rotary_config.rotary_interleaved"};
-  gguf.limits = {only_among("rotary_config.rope_type", {"default", "llama3"})};
+  gguf.scalings = {"yarn", "llama3", "longrope"};
   return {
       .model_type = "llama",
       .title = "Llama 1 to 3, and models of its form",

@@ -1,13 +1,30 @@
 // Ministral 3. Sources: Ministral3Config and its model in transformers; llama.cpp's architecture
 // `mistral3`.
 #include "interop/architectures/common_tables.h"
+#include "interop/architectures/gguf_scaling.h"
 #include "interop/architectures/rules.h"
 
 namespace tapestry::architectures {
 
 Architecture ministral3();
 
+namespace {
+
+// Over the length that yarn's key says.
+Value temperature_of(const AllConfig& config) {
+  const double beta = config.model_config.query_temperature_beta;
+  return beta > 0 ? Value(beta) : Value();
+}
+
+}  // namespace
+
 Architecture ministral3() {
+  GgufTables gguf = llama_gguf("mistral3");
+  gguf.paired = true;
+  gguf.scalings = {"yarn", "llama3"};
+  add_yarn_ends(gguf);
+  gguf.keys.push_back({.key = "attention.temperature_scale", .made = temperature_of});
+  gguf.limits = no_window_in_gguf();
   return {
       .model_type = "ministral3",
       .title = "Ministral 3",
@@ -26,6 +43,7 @@ Architecture ministral3() {
           number("attention_dropout", "attention_dropout", 0.0), dense(),
           written("use_cache", true)),
       .names = &llama_names(),
+      .gguf = gguf,
   };
 }
 

@@ -10,8 +10,8 @@ Architecture mistral() {
   GgufTables gguf = llama_gguf("llama");
   gguf.paired = true;
   gguf.also = {"model_config.rotary_config.rotary_interleaved"};
-  gguf.limits = {only("window_size", Value(), "windows cannot be said: leave it out"),
-                 only_among("rotary_config.rope_type", {"default", "llama3"})};
+  gguf.scalings = {"yarn", "llama3", "longrope"};
+  gguf.limits = no_window_in_gguf();
   return {
       .model_type = "mistral",
       .title = "Mistral",

@@ -1,4 +1,4 @@
-// Mixtral. Sources: MixtralConfig and its model in transformers. It is not written as GGUF.
+// Mixtral. Sources: MixtralConfig and its model in transformers; llama.cpp's architecture `llama`.
 #include "autograd/tensor/error.h"
 #include "interop/architectures/common_tables.h"
 #include "interop/architectures/rules.h"
@@ -31,6 +31,13 @@ Architecture mixtral() {
       llama_names_with({{"moe.router.", "block_sparse_moe.gate."}}, "block_sparse_moe.experts.",
                        {{"w_gate.", "w1."}, {"w_up.", "w3."}, {"w_down.", "w2."}});
   constexpr int64_t kWidth = 14336;
+  GgufTables gguf = llama_gguf("llama");
+  gguf.paired = true;
+  gguf.also = {"model_config.rotary_config.rotary_interleaved"};
+  gguf.scalings = {"yarn", "llama3", "longrope"};
+  add_experts(gguf);
+  use_expert_width(gguf);
+  gguf.limits = no_window_in_gguf();
   return {
       .model_type = "mixtral",
       .title = "Mixtral",
@@ -51,6 +58,7 @@ Architecture mixtral() {
                  experts_everywhere(), no_shared_expert(), normalised_gates(), balance_loss(),
                  std::make_shared<Jitter>(), no_dense_width(), written("use_cache", true)),
       .names = &kNames,
+      .gguf = gguf,
   };
 }
 

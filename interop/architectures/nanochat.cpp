@@ -31,6 +31,7 @@ Architecture nanochat() {
           number("attention_dropout", "attention_dropout", 0.0), dense(),
           written("use_cache", true)),
       .names = &kNames,
+      .no_gguf = "llama.cpp has no architecture whose norms have no gains",
   };
 }
 

@@ -10,8 +10,8 @@ Architecture nemotron();
 Architecture nemotron() {
   GgufTables gguf = llama_gguf_without_gate("nemotron");
   use_layer_norm(gguf);
-  gguf.limits = joined(no_scaling_in_gguf(), only("untie_embeddings_and_output_weights", true,
-                                                  "llama.cpp wants a matrix of its own: use True"));
+  gguf.limits = joined(only("untie_embeddings_and_output_weights", true,
+                            "llama.cpp wants a matrix of its own: use True"));
   return {
       .model_type = "nemotron",
       .title = "Nemotron-4, Minitron",

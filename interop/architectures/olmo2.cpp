@@ -13,7 +13,7 @@ Architecture olmo2() {
                        {}, {});
   GgufTables gguf = llama_gguf("olmo2");
   add_norms_of_outputs(gguf);
-  gguf.limits = joined(no_scaling_in_gguf(), own_head_in_gguf());
+  gguf.limits = joined(own_head_in_gguf());
   return {
       .model_type = "olmo2",
       .title = "OLMo 2",

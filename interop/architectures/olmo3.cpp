@@ -37,7 +37,7 @@ Architecture olmo3() {
   add_norms_of_outputs(gguf);
   add_window(gguf);
   gguf.keys.push_back({.key = "attention.sliding_window_pattern", .made = layers_with_window});
-  gguf.limits = joined(no_scaling_in_gguf(), own_head_in_gguf(), std::make_shared<OneBase>());
+  gguf.limits = joined(own_head_in_gguf(), std::make_shared<OneBase>());
   return {
       .model_type = "olmo3",
       .title = "OLMo 3",

@@ -8,13 +8,6 @@ Architecture olmoe();
 
 namespace {
 
-// llama.cpp has one width, that of an expert.
-Value width_of_experts(const AllConfig& config) {
-  TransformerConfig model = config.model_config;
-  model.moe = config.moe_config;
-  return moe_ffn_hidden_size(model);
-}
-
 class AsManyGroups final : public Rule {
  public:
   void object(const AllConfig& config, std::vector<Objection>& out) const override {
@@ -31,15 +24,10 @@ Architecture olmoe() {
       {{"w_gate.", "gate_proj."}, {"w_up.", "up_proj."}, {"w_down.", "down_proj."}});
   GgufTables gguf = llama_gguf("olmoe");
   add_experts(gguf);
-  for (GgufKey& key : gguf.keys) {
-    if (key.key == "feed_forward_length") {
-      key = {.key = key.key, .made = width_of_experts};
-    }
-  }
+  use_expert_width(gguf);  // llama.cpp has one width
   gguf.limits = joined(
-      no_scaling_in_gguf(), std::make_shared<AsManyGroups>(),
-      only("qkv_has_bias", false, "use False"), no_output_bias_in_gguf(),
-      only("clip_qkv", Value(), "leave it out"), own_head_in_gguf(),
+      std::make_shared<AsManyGroups>(), only("qkv_has_bias", false, "use False"),
+      no_output_bias_in_gguf(), only("clip_qkv", Value(), "leave it out"), own_head_in_gguf(),
       only("moe_config.norm_topk_prob", false, "llama.cpp leaves gates as they are: use False"));
   return {
       .model_type = "olmoe",

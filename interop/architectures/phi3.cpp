@@ -32,8 +32,8 @@ Architecture phi3() {
   GgufTables gguf = llama_gguf("phi3");
   join_heads(gguf);
   rename(gguf, "feed_forward.w_gate.", "ffn_up.");
-  gguf.keys.push_back({"rope.scaling.original_context_length", "max_position_embeddings"});
-  gguf.limits = joined(no_window_in_gguf(), no_scaling_in_gguf());
+  gguf.scalings = {"yarn", "longrope"};
+  gguf.limits = no_window_in_gguf();
   return {
       .model_type = "phi3",
       .title = "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",

@@ -9,8 +9,7 @@ Architecture qwen2();
 
 Architecture qwen2() {
   GgufTables gguf = llama_gguf("qwen2");
-  gguf.limits = {only("window_size", Value(), "windows cannot be said: leave it out"),
-                 only("rotary_config.rope_type", "default", "use default")};
+  gguf.limits = no_window_in_gguf();
   return {
       .model_type = "qwen2",
       .title = "Qwen2, Qwen2.5",

@@ -1,5 +1,5 @@
-// Qwen1.5-MoE and Qwen2's mixture. Sources: Qwen2MoeConfig and its model in transformers. It is not
-// written as GGUF.
+// Qwen1.5-MoE and Qwen2's mixture. Sources: Qwen2MoeConfig and its model in transformers;
+// llama.cpp's architecture `qwen2moe`.
 #include "interop/architectures/common_tables.h"
 #include "interop/architectures/rules.h"
 
@@ -16,6 +16,20 @@ Architecture qwen2_moe() {
        {"moe.shared_expert.w_down.", "mlp.shared_expert.down_proj."}},
       "mlp.experts.",
       {{"w_gate.", "gate_proj."}, {"w_up.", "up_proj."}, {"w_down.", "down_proj."}});
+  GgufTables gguf = llama_gguf("qwen2moe");
+  add_experts(gguf);
+  for (const NamePair& row : {NamePair{"moe.shared_expert_gate.", "ffn_gate_inp_shexp."},
+                              NamePair{"moe.shared_expert.w_gate.", "ffn_gate_shexp."},
+                              NamePair{"moe.shared_expert.w_up.", "ffn_up_shexp."},
+                              NamePair{"moe.shared_expert.w_down.", "ffn_down_shexp."}}) {
+    gguf.layer.push_back(row);
+  }
+  gguf.keys.push_back(
+      {"expert_shared_feed_forward_length", "moe_config.moe_shared_expert_intermediate_size"});
+  gguf.limits = joined(
+      no_window_in_gguf(), no_dense_layers_in_gguf(), own_head_in_gguf(),
+      heads_fill_width_in_gguf(),
+      only("moe_config.norm_topk_prob", false, "llama.cpp leaves gates as they are: use False"));
   return {
       .model_type = "qwen2_moe",
       .title = "Qwen1.5-MoE, Qwen2-MoE",
@@ -37,6 +51,7 @@ Architecture qwen2_moe() {
           required("qkv_bias", true, "queries, keys and values without biases"),
           written("use_cache", true)),
       .names = &kNames,
+      .gguf = gguf,
   };
 }
 

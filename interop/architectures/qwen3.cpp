@@ -9,10 +9,8 @@ Architecture qwen3();
 
 Architecture qwen3() {
   GgufTables gguf = llama_gguf("qwen3");
-  gguf.limits = {only("window_size", Value(), "windows cannot be said: leave it out"),
-                 only("rotary_config.rope_type", "default", "use default"),
-                 only("qkv_has_bias", false, "use False"),
-                 only("out_proj_has_bias", false, "use False")};
+  gguf.limits = joined(no_window_in_gguf(), only("qkv_has_bias", false, "use False"),
+                       only("out_proj_has_bias", false, "use False"));
   return {
       .model_type = "qwen3",
       .title = "Qwen3, dense",

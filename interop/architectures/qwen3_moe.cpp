@@ -14,8 +14,7 @@ Architecture qwen3_moe() {
   GgufTables gguf = llama_gguf("qwen3moe");
   add_experts(gguf);
   gguf.limits = joined(
-      no_window_in_gguf(), no_scaling_in_gguf(), only("qkv_has_bias", false, "use False"),
-      no_output_bias_in_gguf(),
+      no_window_in_gguf(), only("qkv_has_bias", false, "use False"), no_output_bias_in_gguf(),
       only("moe_config.norm_topk_prob", true, "llama.cpp divides gates by their sum: use True"),
       no_dense_layers_in_gguf());
   return {

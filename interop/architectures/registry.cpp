@@ -4,6 +4,7 @@
 #include <set>
 
 #include "autograd/tensor/error.h"
+#include "interop/architectures/gguf_scaling.h"
 #include "interop/architectures/rules.h"
 #include "parallel_core/config/schema/schema.h"
 
@@ -161,15 +162,16 @@ std::vector<Objection> gguf_objections(const Architecture& family,
   std::erase_if(out, [&](const Objection& objection) {
     return std::find(also.begin(), also.end(), objection.key) != also.end();
   });
+  std::vector<Objection> more;
   for (const auto& rule : family.gguf->limits) {
-    std::vector<Objection> more;
     rule->object(asked, more);
-    for (Objection& objection : more) {
-      const bool known = std::any_of(out.begin(), out.end(),
-                                     [&](const auto& o) { return o.key == objection.key; });
-      if (!known) {
-        out.push_back(std::move(objection));
-      }
+  }
+  object_to_scaling(*family.gguf, asked, more);
+  for (Objection& objection : more) {
+    const bool known =
+        std::any_of(out.begin(), out.end(), [&](const auto& o) { return o.key == objection.key; });
+    if (!known) {
+      out.push_back(std::move(objection));
     }
   }
   return out;
@@ -223,6 +225,14 @@ std::string families_markdown() {
   return text;
 }
 
+namespace {
+
+std::string none_because(const Architecture& family) {
+  return family.no_gguf.empty() ? "none" : concat("none (", family.no_gguf, ")");
+}
+
+}  // namespace
+
 std::string families_page() {
   std::string text =
       "# What of each family is read\n\n"
@@ -247,7 +257,7 @@ std::string families_page() {
     }
     text += concat("\n## ", family.title, "\n\n`model_type: ", family.model_type, "`, class `",
                    family.classes.front(), "`; as GGUF: ",
-                   family.gguf ? concat("`", family.gguf->architecture, "`") : std::string("none"),
+                   family.gguf ? concat("`", family.gguf->architecture, "`") : none_because(family),
                    ".\n\n- All models: ", always, ".\n- Read: ", read, ".\n");
     if (!refused.empty()) {
       text += concat("- Refused: ", refused, ".\n");

@@ -25,7 +25,7 @@ Architecture seed_oss() {
   GgufTables gguf = llama_gguf("seed_oss");
   // The norm before the MLP has this name, although it stands before it.
   rename(gguf, "ffn_norm.", "post_attention_norm.");
-  gguf.limits = joined(no_scaling_in_gguf(), no_output_bias_in_gguf());
+  gguf.limits = joined(no_output_bias_in_gguf());
   return {
       .model_type = "seed_oss",
       .title = "Seed-OSS",

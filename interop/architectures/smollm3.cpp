@@ -29,8 +29,7 @@ class EveryFourthUnrotated final : public Rule {
 Architecture smollm3() {
   GgufTables gguf = llama_gguf("smollm3");
   gguf.paired = true;
-  gguf.limits =
-      joined(no_window_in_gguf(), no_scaling_in_gguf(), std::make_shared<EveryFourthUnrotated>());
+  gguf.limits = joined(no_window_in_gguf(), std::make_shared<EveryFourthUnrotated>());
   return {
       .model_type = "smollm3",
       .title = "SmolLM3",

@@ -22,7 +22,7 @@ Architecture stablelm() {
   GgufTables gguf = llama_gguf("stablelm");
   use_layer_norm(gguf);
   gguf.keys.push_back({.key = "use_parallel_residual", .made = is_parallel});
-  gguf.limits = joined(no_scaling_in_gguf(), only("qk_layernorm", false, "use False"),
+  gguf.limits = joined(only("qk_layernorm", false, "use False"),
                        only("untie_embeddings_and_output_weights", true,
                             "llama.cpp wants a matrix of its own: use True"));
   return {

@@ -13,7 +13,7 @@ Architecture starcoder2() {
   GgufTables gguf = llama_gguf_without_gate("starcoder2");
   use_layer_norm(gguf);
   gguf.limits = joined(
-      no_window_in_gguf(), no_scaling_in_gguf(), only("qkv_has_bias", true, "use True"),
+      no_window_in_gguf(), only("qkv_has_bias", true, "use True"),
       only("hidden_act", "fast_gelu", "llama.cpp computes GELU by its tanh form: use fast_gelu"));
   return {
       .model_type = "starcoder2",

@@ -42,6 +42,9 @@ class LoraFile {
         model_(gguf_model(base.config.model_config)),
         files_(open_adapter(folder_)),
         modules_(read_peft_config(folder_), concat(folder_, "/", kAdapterConfigFile)) {
+    check<ValueError>(model_.takes_adapters, folder_,
+                      ": llama.cpp passes over adapters of the architecture ", model_.architecture,
+                      "; merge the adapter (--merge)");
     const PeftConfig& config = modules_.config();
     check<ValueError>(!config.use_dora, folder_, "/", kAdapterConfigFile,
                       ": use_dora: is true, which GGUF cannot say; merge the adapter (--merge)");
@@ -162,8 +165,10 @@ class LoraFile {
     const std::vector<float> rows = up;
     const int64_t head_size = lora.tensor->shape[0] / lora.tensor->paired_heads;
     for (int64_t row = 0; row < lora.tensor->shape[0]; ++row) {
-      std::copy_n(rows.begin() + pair_rows(row, head_size) * lora.rank, lora.rank,
-                  up.begin() + row * lora.rank);
+      std::copy_n(
+          rows.begin() +
+              pair_rows(row, head_size - lora.tensor->unturned, lora.tensor->unturned) * lora.rank,
+          lora.rank, up.begin() + row * lora.rank);
     }
   }
 

@@ -18,20 +18,43 @@ namespace {
 constexpr int64_t kPieceValues = int64_t{4} << 20U;
 
 // Brings the rows of whole heads into the file's order.
-void pair_heads(std::span<float> rows, int64_t head_size, int64_t columns) {
+void pair_heads(std::span<float> rows, int64_t head_size, int64_t unturned, int64_t columns) {
   std::vector<float> head(static_cast<size_t>(head_size * columns));
   for (size_t begin = 0; begin < rows.size(); begin += head.size()) {
     std::copy_n(rows.begin() + static_cast<std::ptrdiff_t>(begin), head.size(), head.begin());
     for (int64_t row = 0; row < head_size; ++row) {
-      std::copy_n(head.begin() + pair_rows(row, head_size) * columns, columns,
+      std::copy_n(head.begin() + pair_rows(row, head_size - unturned, unturned) * columns, columns,
                   rows.begin() + static_cast<std::ptrdiff_t>(begin) + row * columns);
     }
+  }
+}
+
+// Some rows of each head.
+void write_head_rows(const GgufTensor& tensor, const ModelWeights& weights, GgufWriter& writer) {
+  const Shape& whole = tensor.shapes.front();
+  const int64_t columns = whole[1];
+  const int64_t of_head = whole[0] / tensor.split_heads;
+  const int64_t rows = tensor.shape[tensor.transposed ? 2 : 1];
+  std::vector<float> values(static_cast<size_t>(rows * columns));
+  std::vector<float> turned(values.size());
+  for (int64_t head = 0; head < tensor.split_heads; ++head) {
+    weights.read(tensor.logical.front(), whole, (head * of_head + tensor.first_row) * columns,
+                 values);
+    for (int64_t i = 0; tensor.transposed && i < rows * columns; ++i) {
+      turned[static_cast<size_t>(i % columns * rows + i / columns)] =
+          values[static_cast<size_t>(i)];
+    }
+    writer.write(tensor.transposed ? turned : values);
   }
 }
 
 void write_gguf_tensor(const GgufTensor& tensor, const ModelWeights& weights, GgufWriter& writer) {
   if (tensor.logical.empty()) {
     writer.write(tensor.values);
+    return;
+  }
+  if (tensor.split_heads > 0) {
+    write_head_rows(tensor, weights, writer);
     return;
   }
   std::vector<float> values;
@@ -48,7 +71,7 @@ void write_gguf_tensor(const GgufTensor& tensor, const ModelWeights& weights, Gg
       values.resize(static_cast<size_t>(count * columns));
       weights.read(tensor.logical[part], shape, row * columns, values);
       if (tensor.paired_heads > 0) {
-        pair_heads(values, head_size, columns);
+        pair_heads(values, head_size, tensor.unturned, columns);
       }
       for (float& value : values) {
         value += tensor.added;
@@ -72,6 +95,11 @@ std::vector<std::string> export_gguf(const ExportSource& source,
     }
     infos.push_back({tensor.name, tensor.shape, type_in_file(tensor, options.type)});
   }
+  for (const GgufList& list : model.lists) {
+    for (const std::string& logical : list.logical) {
+      weights.check_tensor(logical, {1});
+    }
+  }
   GgufTokenizer tokenizer =
       read_gguf_tokenizer(source.folder, {.type = source.tokenizer_type,
                                           .ids = source.token_ids,
@@ -80,6 +108,13 @@ std::vector<std::string> export_gguf(const ExportSource& source,
   const std::string name = options.name.empty() ? folder.filename().string() : options.name;
   GgufMetadata metadata;
   add_model_metadata(source.config.model_config, model, name, options.type, metadata);
+  for (const GgufList& list : model.lists) {
+    std::vector<float> numbers(list.logical.size());
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      weights.read(list.logical[i], {1}, 0, std::span(&numbers[i], 1));
+    }
+    metadata.add(list.key, std::span<const float>(numbers));
+  }
   add_tokenizer_metadata(tokenizer, metadata);
   GgufWriter writer(path, metadata, infos);
   for (const GgufTensor& tensor : model.tensors) {

@@ -1,7 +1,9 @@
 #include "interop/export/gguf_model.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "autograd/tensor/error.h"
@@ -31,8 +33,14 @@ const Architecture& gguf_family(const TransformerConfig& config) {
     const bool repeats = families.size() > 1 && families[families.size() - 2].first == name;
     known += repeats ? "" : concat(known.empty() ? "" : ", ", name);
   }
+  const Architecture* named =
+      config.hf_model_type ? architectures::find(*config.hf_model_type) : nullptr;
+  const std::string reason =
+      named == nullptr || named->no_gguf.empty()
+          ? std::string()
+          : concat(", of the type ", named->model_type, ": ", named->no_gguf);
   throw ValueError(concat("GGUF: the architectures that are written (", known,
-                          ") cannot say this model. Nearest are",
+                          ") cannot say this model", reason, ". Nearest are",
                           architectures::nearest(families)));
 }
 
@@ -49,13 +57,13 @@ class GgufTable {
     for (int64_t layer = 0; layer < c_.num_layers; ++layer) {
       const std::vector<ModelMatrix> matrices = layer_matrices(c_, layer);
       add_all(matrices, concat("blk.", layer, "."), tables_.layer);
+      add_head_rows(matrices, concat("blk.", layer, "."));
+      add_to_lists(matrices);
       if (layer_kind(c_, layer) == LayerKind::kMixture) {
         add_experts(matrices, layer);
       }
     }
-    if (c_.rotary_config.rope_type == "llama3") {
-      divisors();
-    }
+    add_divisors();
     add_all(matrices_after_layers(c_), "", tables_.top);
   }
 
@@ -79,8 +87,7 @@ class GgufTable {
       return;
     }
     const MatrixRole role = matrix->role;
-    const bool paired = tables_.paired && !c_.rotary_config.rotary_interleaved &&
-                        (role == MatrixRole::kQuery || role == MatrixRole::kKey);
+    const Heads turned = turned_heads(*matrix);
     for (const char* part : {"weight", "bias"}) {
       const bool weight = part == std::string_view("weight");
       if (!weight && !matrix->has_bias) {
@@ -95,15 +102,82 @@ class GgufTable {
         joined->shapes.push_back(shape);
         continue;
       }
-      const bool small = role == MatrixRole::kPositions || role == MatrixRole::kRouter;
+      const bool small = role == MatrixRole::kPositions || role == MatrixRole::kRouter ||
+                         role == MatrixRole::kSharedExpertGate;
       const bool less_1 = matrix->is_norm() && weight && c_.layernorm_zero_centered_gamma;
       model_.tensors.push_back({.name = name,
                                 .shape = shape,
                                 .logical = {logical},
                                 .shapes = {shape},
-                                .paired_heads = paired ? matrix->shape[0] / matrix->unit : 0,
+                                .paired_heads = turned.number,
+                                .unturned = turned.unturned,
                                 .always_f32 = shape.size() == 1 || small,
                                 .added = less_1 ? 1.0F : 0.0F});
+    }
+  }
+
+  // The heads whose channels llama.cpp turns in pairs, but the model in halves, and the rows of
+  // each that are not turned. With multi-head latent attention the turned channels are the last
+  // ones.
+  struct Heads {
+    int64_t number = 0;
+    int64_t unturned = 0;
+  };
+  Heads turned_heads(const ModelMatrix& matrix) const {
+    if (!tables_.paired || c_.rotary_config.rotary_interleaved ||
+        (matrix.role != MatrixRole::kQuery && matrix.role != MatrixRole::kKey)) {
+      return {};
+    }
+    if (!c_.multi_latent_attention) {
+      return {matrix.shape[0] / matrix.unit, 0};
+    }
+    if (matrix.name.ends_with(".wkv_a")) {
+      return {1, c_.kv_lora_rank};
+    }
+    const bool has_queries = matrix.name.ends_with(".wq") || matrix.name.ends_with(".wq_b");
+    return has_queries ? Heads{matrix.shape[0] / matrix.unit, c_.qk_head_dim} : Heads{};
+  }
+
+  void add_head_rows(const std::vector<ModelMatrix>& matrices, const std::string& file_stem) {
+    AllConfig all;
+    all.model_config = c_;
+    const auto count = [&](std::string_view key) {
+      return key.empty() ? int64_t{0}
+                         : architectures::value_of(all, std::string(key)).as<int64_t>();
+    };
+    for (const architectures::GgufHeadRows& part : tables_.head_rows) {
+      for (const ModelMatrix& matrix : matrices) {
+        if (!is_named(matrix, part.name.logical)) {
+          continue;
+        }
+        const int64_t heads = matrix.shape[0] / matrix.unit;
+        const int64_t rows = count(part.rows);
+        const int64_t columns = matrix.shape[1];
+        model_.tensors.push_back(
+            {.name = concat(file_stem, part.name.file, "weight"),
+             .shape = part.transposed ? Shape{heads, columns, rows} : Shape{heads, rows, columns},
+             .logical = {concat(matrix.name, ".weight")},
+             .shapes = {matrix.shape},
+             .split_heads = heads,
+             .first_row = count(part.before),
+             .transposed = part.transposed});
+      }
+    }
+  }
+
+  void add_to_lists(const std::vector<ModelMatrix>& matrices) {
+    for (const NamePair& row : tables_.lists) {
+      for (const ModelMatrix& matrix : matrices) {
+        if (!is_named(matrix, row.logical)) {
+          continue;
+        }
+        const auto found = std::find_if(model_.lists.begin(), model_.lists.end(),
+                                        [&](const GgufList& list) { return list.key == row.file; });
+        GgufList& list = found != model_.lists.end()
+                             ? *found
+                             : model_.lists.emplace_back(GgufList{std::string(row.file), {}});
+        list.logical.push_back(concat(matrix.name, ".weight"));
+      }
     }
   }
 
@@ -172,23 +246,34 @@ class GgufTable {
     return nullptr;
   }
 
-  // What each pair's frequency is divided by.
-  void divisors() {
-    RotaryConfig plain = c_.rotary_config;
-    plain.rope_type = "default";
-    const int64_t turned = rotated_channels(c_);
-    const auto frequencies = [&](const RotaryConfig& rotary) {
-      return rotary_frequencies(rotary, turned, c_.seq_length).of_pairs;
-    };
-    const std::vector<double> base = frequencies(plain);
-    const std::vector<double> used = frequencies(c_.rotary_config);
-    GgufTensor tensor{.name = "rope_freqs.weight",
-                      .shape = {static_cast<int64_t>(base.size())},
+  // What each pair's frequency is divided by; with longrope in long texts, and in others.
+  void add_divisors() {
+    const RotaryConfig& rotary = c_.rotary_config;
+    if (rotary.rope_type == "llama3") {
+      RotaryConfig plain = rotary;
+      plain.rope_type = "default";
+      const auto frequencies = [&](const RotaryConfig& one) {
+        return rotary_frequencies(one, rotated_channels(c_), c_.seq_length).of_pairs;
+      };
+      std::vector<double> divisors = frequencies(plain);
+      const std::vector<double> used = frequencies(rotary);
+      for (size_t j = 0; j < divisors.size(); ++j) {
+        divisors[j] /= used[j];
+      }
+      add_values("rope_freqs.weight", divisors);
+    } else if (rotary.rope_type == "longrope") {
+      add_values("rope_factors_long.weight", rotary.long_factor.value());
+      add_values("rope_factors_short.weight", rotary.short_factor.value());
+    }
+  }
+
+  void add_values(const std::string& name, const std::vector<double>& values) {
+    GgufTensor tensor{.name = name,
+                      .shape = {static_cast<int64_t>(values.size())},
                       .logical = {},
                       .always_f32 = true};
-    for (size_t j = 0; j < base.size(); ++j) {
-      tensor.values.push_back(static_cast<float>(base[j] / used[j]));
-    }
+    std::transform(values.begin(), values.end(), std::back_inserter(tensor.values),
+                   [](double value) { return static_cast<float>(value); });
     model_.tensors.push_back(std::move(tensor));
   }
 
@@ -201,7 +286,9 @@ class GgufTable {
 
 GgufModel gguf_model(const TransformerConfig& config) {
   const architectures::GgufTables& tables = *gguf_family(config).gguf;
-  GgufModel model{.architecture = std::string(tables.architecture), .keys = tables.keys};
+  GgufModel model{.architecture = std::string(tables.architecture),
+                  .keys = tables.keys,
+                  .takes_adapters = tables.takes_adapters};
   GgufTable(config, tables, model).fill();
   return model;
 }
@@ -212,6 +299,47 @@ GgufType type_in_file(const GgufTensor& tensor, GgufType type) {
   }
   return gguf_can_hold(type, tensor.shape.back()) ? type : GgufType::kF16;
 }
+
+namespace {
+
+// A list holds booleans or numbers.
+void add_list(const std::string& key, const config::Value::List& list, GgufMetadata& metadata) {
+  if (!list.empty() && list.front().is<double>()) {
+    std::vector<float> numbers;
+    for (const config::Value& one : list) {
+      numbers.push_back(static_cast<float>(one.as<double>()));
+    }
+    metadata.add(key, std::span<const float>(numbers));
+    return;
+  }
+  std::vector<bool> switches;
+  for (const config::Value& one : list) {
+    switches.push_back(one.as<bool>());
+  }
+  metadata.add(key, switches);
+}
+
+void add_value(const std::string& key, const config::Value& value, GgufMetadata& metadata) {
+  if (value.is_null()) {
+    return;
+  }
+  if (value.is<bool>()) {
+    metadata.add(key, value.as<bool>());
+  } else if (value.is<config::Value::List>()) {
+    add_list(key, value.as<config::Value::List>(), metadata);
+  } else if (value.is<double>()) {
+    metadata.add(key, static_cast<float>(value.as<double>()));
+  } else if (value.is<std::string>()) {
+    metadata.add(key, value.as<std::string>());
+  } else {
+    const auto count = value.as<int64_t>();
+    check<ValueError>(count >= 0 && count <= std::numeric_limits<uint32_t>::max(), "GGUF: ", key,
+                      ": ", count, " does not fit 32 bits");
+    metadata.add(key, static_cast<uint32_t>(count));
+  }
+}
+
+}  // namespace
 
 void add_model_metadata(const TransformerConfig& config,
                         const GgufModel& model,
@@ -231,38 +359,13 @@ void add_model_metadata(const TransformerConfig& config,
   for (const architectures::GgufKey& key : model.keys) {
     const config::Value value =
         key.made != nullptr ? key.made(all) : architectures::value_of(all, std::string(key.ours));
-    const std::string full = concat(arch, ".", key.key);
-    if (value.is<bool>()) {
-      metadata.add(full, value.as<bool>());
-      continue;
-    }
-    if (value.is<config::Value::List>()) {
-      std::vector<bool> list;
-      for (const config::Value& one : value.as<config::Value::List>()) {
-        list.push_back(one.as<bool>());
-      }
-      metadata.add(full, list);
-      continue;
-    }
-    if (value.is<double>()) {
-      metadata.add(full, static_cast<float>(value.as<double>()));
-      continue;
-    }
-    const auto count = value.as<int64_t>();
-    check<ValueError>(count >= 0 && count <= std::numeric_limits<uint32_t>::max(), "GGUF: ", full,
-                      ": ", count, " does not fit 32 bits");
-    metadata.add(full, static_cast<uint32_t>(count));
-  }
-  const double factor = config.rotary_config.seq_len_interpolation_factor.value_or(1.0);
-  if (config.position_embedding_type == "rope" && factor != 1.0) {
-    metadata.add(arch + ".rope.scaling.type", "linear");
-    metadata.add(arch + ".rope.scaling.factor", static_cast<float>(factor));
+    add_value(concat(key.whole ? "" : arch + ".", key.key), value, metadata);
   }
 }
 
-int64_t pair_rows(int64_t row, int64_t d) {
-  const int64_t within = row % d;
-  return row - within + within % 2 * (d / 2) + within / 2;
+int64_t pair_rows(int64_t row, int64_t d, int64_t unturned) {
+  const int64_t within = row % (d + unturned) - unturned;
+  return within < 0 ? row : row - within + within % 2 * (d / 2) + within / 2;
 }
 
 }  // namespace tapestry

@@ -20,8 +20,15 @@ struct GgufTensor {
   Shape shape;
   std::vector<std::string> logical;
   std::vector<Shape> shapes = {};  ///< of the logical tensors
-  /// Not 0: the rows of each of so many heads are permuted from halves to pairs (pair_rows).
+  /// Not 0: the rows of each of so many heads are permuted from halves to pairs (pair_rows), but
+  /// for the first `unturned` ones.
   int64_t paired_heads = 0;
+  int64_t unturned = 0;
+  /// Not 0: the tensor has, of each of so many heads of the logical one, rows from `first_row` on,
+  /// as many as its own shape says: [heads, rows, in], or `transposed` [heads, in, rows].
+  int64_t split_heads = 0;
+  int64_t first_row = 0;
+  bool transposed = false;
   /// Vectors and learned positions stay F32 whatever the file's type.
   bool always_f32 = false;
   /// 1 for gains that are stored less 1.
@@ -30,10 +37,18 @@ struct GgufTensor {
   std::vector<float> values = {};
 };
 
+/// A list of the metadata: the numbers of logical tensors of one each.
+struct GgufList {
+  std::string key;
+  std::vector<std::string> logical;
+};
+
 struct GgufModel {
   std::string architecture;  ///< "llama"
   std::vector<architectures::GgufKey> keys;
   std::vector<GgufTensor> tensors;
+  std::vector<GgufList> lists = {};
+  bool takes_adapters = true;  ///< llama.cpp adds adapters to its matrices
 };
 
 /// ValueError for a configuration that no architecture can say: it lists the keys by which it is
@@ -52,7 +67,8 @@ void add_model_metadata(const TransformerConfig& config,
                         GgufMetadata& metadata);
 
 /// Which row of q or k of the model, whose rotation turns channels (j, j + d/2) of a head of `d`,
-/// is row `row` of the file, where they are (2j, 2j + 1).
-int64_t pair_rows(int64_t row, int64_t d);
+/// is row `row` of the file, where they are (2j, 2j + 1). The first `unturned` rows of a head,
+/// which `d` does not count, stay.
+int64_t pair_rows(int64_t row, int64_t d, int64_t unturned = 0);
 
 }  // namespace tapestry

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "parallel_core/config/rotary_factor.h"
+
 namespace tapestry {
 
 namespace {
@@ -56,26 +58,6 @@ void divide_as_yarn(const RotaryConfig& config,
   }
 }
 
-double yarn_factor(const RotaryConfig& config) {
-  if (config.attention_factor) {
-    return *config.attention_factor;
-  }
-  const auto growth = [&](double strength) {
-    return 0.1 * strength * std::log(config.rope_scaling_factor) + 1;
-  };
-  const double mscale = config.mscale.value_or(0);
-  const double all = config.mscale_all_dim.value_or(0);
-  return mscale != 0 && all != 0 ? growth(mscale) / growth(all) : growth(1);
-}
-
-double longrope_factor(const RotaryConfig& config) {
-  if (config.attention_factor) {
-    return *config.attention_factor;
-  }
-  const double factor = config.rope_scaling_factor;
-  return factor > 1 ? std::sqrt(1 + std::log(factor) / std::log(original_length(config))) : 1;
-}
-
 }  // namespace
 
 RotaryFrequencies rotary_frequencies(const RotaryConfig& config,
@@ -90,19 +72,17 @@ RotaryFrequencies rotary_frequencies(const RotaryConfig& config,
     const double longest = std::max(static_cast<double>(length), original);
     base *= std::pow(factor * longest / original - factor + 1, d / (d - 2));
   }
-  RotaryFrequencies out{geometric(base, rotary_dim)};
+  RotaryFrequencies out{.of_pairs = geometric(base, rotary_dim), .factor = rotary_factor(config)};
   if (type == "llama3") {
     divide_as_llama3(config, out.of_pairs);
   } else if (type == "yarn") {
     divide_as_yarn(config, rotary_dim, out.of_pairs);
-    out.factor = yarn_factor(config);
   } else if (type == "longrope") {
     const auto& divisors =
         length > config.original_max_position_embeddings ? config.long_factor : config.short_factor;
     for (size_t j = 0; j < out.of_pairs.size(); ++j) {
       out.of_pairs[j] /= divisors.value().at(j);
     }
-    out.factor = longrope_factor(config);
   }
   const double interpolation =
       config.seq_len_interpolation_factor.value_or(1.0) * (config.rotary_backward ? -1 : 1);

@@ -84,20 +84,22 @@ check gpt2 BF16 4e-3
 check gpt2 Q8_0 2e-2
 
 # family NAME BOUND KEY=VALUE...: a model in the form of the family, on top of a llama's. A family with
-# two forms comes twice, and the second takes the place of the first.
+# two forms comes twice, and the second takes the place of the first. Its weights are random, and so
+# large that its probabilities are far from even: those of a model that is hardly trained would be
+# the same with any rotation.
 family() {
-  local name="$1" bound="$2" keys=() key
+  local name="$1" bound="$2" keys=(--set model_config.init_method_std=0.15) key
   shift 2
   for key in "$@"; do
     [[ "$key" == *.*=* && "$key" != rotary_config.* ]] || key="model_config.$key"
     keys+=(--set "$key")
   done
   for key in training_iters save_interval eval_interval; do
-    keys+=(--set "training_config.$key=30")
+    keys+=(--set "training_config.$key=1")
   done
   rm -rf -- "$name"
   train "$name" "${llama[@]}" --set "model_config.hf_model_type=$name" "${keys[@]}"
-  "$expect" "$name" text.txt "$name.expected"
+  "$expect" "$name" text.txt "$name.expected" 8 80
   check "$name" F32 "$bound"
 }
 family qwen3_moe 1e-5 qk_layernorm=True moe_config.num_experts=4 moe_config.moe_router_topk=2 \
@@ -121,10 +123,10 @@ family nemotron 1e-5 normalization=LayerNorm layernorm_zero_centered_gamma=True 
   hidden_act=squared_relu rotary_config.rotary_percent=0.5
 
 root=9.797958971132712  # of the width 96
-family gemma2 1e-4 norm_placement=sandwich layernorm_zero_centered_gamma=True hidden_act=fast_gelu \
+family gemma2 1e-3 norm_placement=sandwich layernorm_zero_centered_gamma=True hidden_act=fast_gelu \
   gated_linear_unit=True embedding_multiplier=$root attention_softcap=50 logit_softcap=30 \
   "window_size=[39, 0]" sliding_window_pattern=2 untie_embeddings_and_output_weights=False
-family gemma3_text 1e-4 norm_placement=sandwich layernorm_zero_centered_gamma=True \
+family gemma3_text 1e-3 norm_placement=sandwich layernorm_zero_centered_gamma=True \
   hidden_act=fast_gelu gated_linear_unit=True embedding_multiplier=$root qk_layernorm=True \
   "window_size=[39, 0]" sliding_window_pattern=6 rotary_config.rotary_base=1000000 \
   rotary_config.sliding_rotary_base=10000 untie_embeddings_and_output_weights=False num_layers=6
@@ -135,13 +137,13 @@ family olmo3 1e-5 norm_placement=post qk_layernorm=True qk_layernorm_scope=proje
 family exaone4 1e-5 norm_placement=post qk_layernorm=True
 family smollm3 1e-5 num_layers=4 "no_rope_layers=[1, 1, 1, 0]"
 family granite 1e-5 embedding_multiplier=6 residual_multiplier=0.3 attention_scale=0.15 \
-  logit_multiplier=0.25
+  logit_multiplier=4
 family gpt_neox 1e-3 norm_placement=parallel normalization=LayerNorm hidden_act=gelu \
   qkv_has_bias=True out_proj_has_bias=True mlp_has_bias=True group_query_attention=False \
   rotary_config.rotary_percent=0.25
 family falcon 1e-3 norm_placement=parallel normalization=LayerNorm hidden_act=gelu
 family cohere2 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm norm_has_bias=False \
-  logit_multiplier=0.25 "window_size=[39, 0]" sliding_window_pattern=4 num_layers=4 \
+  logit_multiplier=4 "window_size=[39, 0]" sliding_window_pattern=4 num_layers=4 \
   "no_rope_layers=[1, 1, 1, 0]" rotary_config.rotary_interleaved=True \
   untie_embeddings_and_output_weights=False
 family hunyuan_v1_dense 1e-5 qk_layernorm=True qk_layernorm_after_rotary=True
@@ -155,6 +157,55 @@ family gpt_oss 1e-5 attention_sinks=True hidden_act=clamped_swiglu qkv_has_bias=
   moe_config.num_experts=4 moe_config.moe_router_topk=2 moe_config.moe_ffn_hidden_size=64
 family stablelm 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm \
   rotary_config.rotary_percent=0.25
+
+# Mixtures whose attention is that of a llama or a qwen2.
+readonly experts="moe_config.num_experts=4 moe_config.moe_router_topk=2 moe_config.moe_ffn_hidden_size=64"
+# shellcheck disable=SC2086  # lists of keys
+{
+family mixtral 1e-5 $experts
+family qwen2_moe 1e-5 $experts qkv_has_bias=True moe_config.moe_router_pre_softmax=True \
+  moe_config.norm_topk_prob=False moe_config.moe_shared_expert_intermediate_size=80 \
+  moe_config.use_shared_expert_gating=True
+
+# Rotations that are scaled. The texts are longer than the original length, but for longrope's short
+# divisors.
+yarn="rotary_config.rope_type=yarn rotary_config.rope_scaling_factor=4
+  rotary_config.original_max_position_embeddings=64"
+family llama 1e-5 $yarn
+family llama 1e-5 $yarn rotary_config.attention_factor=1.5
+family olmo3 1e-5 norm_placement=post qk_layernorm=True qk_layernorm_scope=projection \
+  "window_size=[39, 0]" sliding_window_pattern=4 rotary_config.rotary_base=500000 \
+  rotary_config.sliding_rotary_base=500000 num_layers=4 $yarn
+family gpt_oss 1e-5 $experts attention_sinks=True hidden_act=clamped_swiglu qkv_has_bias=True \
+  out_proj_has_bias=True mlp_has_bias=True moe_config.moe_router_has_bias=True \
+  "window_size=[39, 0]" sliding_window_pattern=2 $yarn
+family ministral3 1e-5 $yarn kv_channels=32 query_temperature_beta=0.1 rotary_config.mscale=1 \
+  rotary_config.mscale_all_dim=1 rotary_config.beta_fast=16
+family apertus 1e-5 hidden_act=xielu qk_layernorm=True rotary_config.rope_type=llama3 \
+  rotary_config.original_max_position_embeddings=64
+for length in 400 8; do
+  family phi3 1e-5 rotary_config.rotary_percent=0.75 rotary_config.rope_type=longrope \
+    rotary_config.rope_scaling_factor=2 rotary_config.original_max_position_embeddings=$length \
+    "rotary_config.short_factor=[1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8]" \
+    "rotary_config.long_factor=[1, 2, 3, 4, 5, 6, 7, 8, 9]"
+done
+
+# Multi-head latent attention, with queries of two matrices and of one, which llama.cpp knows by the
+# number of layers.
+latent="multi_latent_attention=True group_query_attention=False kv_lora_rank=32 qk_head_dim=24
+  qk_pos_emb_head_dim=16 v_head_dim=20 norm_epsilon=1e-6 $experts moe_config.num_experts=8
+  moe_config.first_k_dense_replace=1 moe_config.shared_expert_num=1"
+sigmoid="moe_config.moe_router_score_function=sigmoid moe_config.moe_router_enable_expert_bias=True
+  moe_config.moe_router_topk_scaling_factor=1.5"
+softmax="moe_config.moe_router_pre_softmax=True moe_config.norm_topk_prob=False"
+family deepseek_v3 1e-5 $latent $sigmoid q_lora_rank=40 moe_config.topk_method=noaux_tc \
+  moe_config.moe_router_num_groups=4 moe_config.moe_router_group_topk=2 $yarn \
+  rotary_config.mscale=0.6 rotary_config.mscale_all_dim=1
+family deepseek_v3 1e-5 $latent $sigmoid q_lora_rank=40 $yarn rotary_config.rotary_interleaved=True
+family deepseek_v2 1e-5 $latent $softmax q_lora_rank=40 rotary_config.rotary_interleaved=True $yarn \
+  rotary_config.mscale=0.707 rotary_config.mscale_all_dim=0.707
+family deepseek_v2 1e-5 $latent $softmax rotary_config.rotary_interleaved=True num_layers=26
+}
 
 # A comparison that finds nothing would pass with any file.
 "$programs/export" --checkpoint gpt2 --to gguf --output other.gguf 2>/dev/null

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <numbers>
 #include <string>
 #include <vector>
@@ -120,6 +121,14 @@ TEST(GgufModel, APhi3HasTwoFusedMatrices) {
   EXPECT_EQ(tensor_of(model, "blk.0.ffn_up.weight").shape, (Shape{128, 32}));
 }
 
+std::map<std::string, testing::GgufValue> metadata_of(const TransformerConfig& config) {
+  const data::TempDir folder;
+  GgufMetadata metadata;
+  add_model_metadata(config, gguf_model(config), "name", GgufType::kF32, metadata);
+  GgufWriter(folder.file("f.gguf"), metadata, {}).commit();
+  return testing::read_gguf_file(folder.file("f.gguf")).metadata;
+}
+
 TEST(GgufModel, MixturesHaveTheirExpertsStacked) {
   TransformerConfig config = llama_of({{"hf_model_type", "qwen3_moe"}, {"qk_layernorm", true}});
   config.moe.num_experts = 3;
@@ -147,6 +156,141 @@ TEST(GgufModel, GainsLess1GetItBack) {
   EXPECT_EQ(tensor_of(model, "blk.0.attn_norm.bias").added, 0.0F);
   EXPECT_EQ(tensor_of(model, "output_norm.weight").added, 1.0F);
   EXPECT_EQ(tensor_of(model, "blk.0.ffn_up.weight").added, 0.0F);
+}
+
+TEST(GgufModel, AMixtralIsALlamaWithExperts) {
+  TransformerConfig config = llama_of();
+  config.moe.num_experts = 3;
+  config.moe.moe_ffn_hidden_size = 24;
+  const GgufModel model = gguf_model(config);
+  EXPECT_EQ(model.architecture, "llama");
+  EXPECT_EQ(tensor_of(model, "blk.0.ffn_up_exps.weight").shape, (Shape{3, 24, 32}));
+  EXPECT_EQ(tensor_of(model, "blk.0.attn_q.weight").paired_heads, 4);
+  EXPECT_EQ(metadata_of(config).at("llama.feed_forward_length").as<uint32_t>(), 24U);
+}
+
+TEST(GgufModel, ASharedExpertsGateStaysFloat32) {
+  TransformerConfig config = llama_of({{"hf_model_type", "qwen2_moe"}, {"qkv_has_bias", true}});
+  config.moe.num_experts = 3;
+  config.moe.moe_router_pre_softmax = true;
+  config.moe.norm_topk_prob = false;
+  config.moe.moe_shared_expert_intermediate_size = 40;
+  config.moe.use_shared_expert_gating = true;
+  const GgufModel model = gguf_model(config);
+  EXPECT_EQ(model.architecture, "qwen2moe");
+  EXPECT_TRUE(tensor_of(model, "blk.0.ffn_gate_inp_shexp.weight").always_f32);
+  EXPECT_EQ(tensor_of(model, "blk.0.ffn_down_shexp.weight").shape, (Shape{32, 40}));
+  EXPECT_EQ(metadata_of(config).at("qwen2moe.expert_shared_feed_forward_length").as<uint32_t>(),
+            40U);
+}
+
+// Of a DeepSeek-V3.
+TransformerConfig deepseek_of(const nlohmann::json& keys = nlohmann::json::object()) {
+  nlohmann::json model = {{"hf_model_type", "deepseek_v3"},
+                          {"multi_latent_attention", true},
+                          {"kv_lora_rank", 12},
+                          {"q_lora_rank", 20},
+                          {"qk_head_dim", 6},
+                          {"qk_pos_emb_head_dim", 4},
+                          {"v_head_dim", 5},
+                          {"norm_epsilon", 1e-6},
+                          {"rotary_config", {{"rotary_interleaved", true}}}};
+  model.update(keys);
+  TransformerConfig config = llama_of(model);
+  config.moe.num_experts = 4;
+  config.moe.moe_ffn_hidden_size = 24;
+  config.moe.moe_shared_expert_intermediate_size = 24;
+  config.moe.moe_router_score_function = "sigmoid";
+  config.moe.moe_router_enable_expert_bias = true;
+  config.moe.norm_topk_prob = true;
+  return config;
+}
+
+TEST(GgufModel, LatentKeysAndValuesAreTensorsOfTheirOwn) {
+  const GgufModel model = gguf_model(deepseek_of());
+  EXPECT_EQ(model.architecture, "deepseek2");
+  EXPECT_FALSE(model.takes_adapters);
+  const GgufTensor& keys = tensor_of(model, "blk.0.attn_k_b.weight");
+  EXPECT_EQ(keys.shape, (Shape{4, 12, 6}));
+  EXPECT_TRUE(keys.transposed);
+  EXPECT_EQ(keys.split_heads, 4);
+  EXPECT_EQ(keys.shapes.front(), (Shape{44, 12}));
+  const GgufTensor& values = tensor_of(model, "blk.0.attn_v_b.weight");
+  EXPECT_EQ(values.shape, (Shape{4, 5, 12}));
+  EXPECT_EQ(values.first_row, 6);
+  EXPECT_EQ(tensor_of(model, "blk.0.attn_q_b.weight").paired_heads, 0);
+  EXPECT_EQ(tensor_of(model, "blk.0.exp_probs_b.bias").shape, Shape{4});
+  const auto metadata = metadata_of(deepseek_of());
+  const auto count = [&](const std::string& key) {
+    return metadata.at("deepseek2." + key).as<uint32_t>();
+  };
+  EXPECT_EQ(count("attention.head_count_kv"), 1U);
+  EXPECT_EQ(count("attention.key_length"), 16U);
+  EXPECT_EQ(count("attention.value_length"), 12U);
+  EXPECT_EQ(count("attention.key_length_mla"), 10U);
+  EXPECT_EQ(count("attention.value_length_mla"), 5U);
+  EXPECT_EQ(count("rope.dimension_count"), 4U);
+  EXPECT_EQ(count("expert_gating_func"), 2U);
+  EXPECT_EQ(count("expert_shared_count"), 1U);
+}
+
+// Halves of the turned channels, which come last, become pairs; the other rows stay.
+TEST(GgufModel, LatentHalvesBecomePairs) {
+  const GgufModel model =
+      gguf_model(deepseek_of({{"rotary_config", {{"rotary_interleaved", false}}}}));
+  const GgufTensor& queries = tensor_of(model, "blk.0.attn_q_b.weight");
+  EXPECT_EQ(queries.paired_heads, 4);
+  EXPECT_EQ(queries.unturned, 6);
+  const GgufTensor& latent = tensor_of(model, "blk.0.attn_kv_a_mqa.weight");
+  EXPECT_EQ(latent.paired_heads, 1);
+  EXPECT_EQ(latent.unturned, 12);
+  EXPECT_EQ(tensor_of(model, "blk.0.attn_q_a.weight").paired_heads, 0);
+  for (int64_t row = 0; row < 20; ++row) {
+    const std::vector<int64_t> wanted = {0, 1, 2, 3, 4, 5, 6, 8, 7, 9};
+    EXPECT_EQ(pair_rows(row, 4, 6), row / 10 * 10 + wanted[static_cast<size_t>(row % 10)]);
+  }
+}
+
+TEST(GgufModel, WhatLlamaCppCannotSayOfADeepSeekIsRefused) {
+  const auto refused = [](const TransformerConfig& config) {
+    return message_of<ValueError>([&] { gguf_model(config); });
+  };
+  EXPECT_THAT(refused(deepseek_of({{"norm_epsilon", 1e-5}})),
+              HasSubstr("model_config.norm_epsilon: is 1e-05; llama.cpp has one for all norms"));
+  EXPECT_THAT(refused(deepseek_of({{"q_lora_rank", nullptr}})),
+              HasSubstr("model_config.q_lora_rank: is null; llama.cpp wants a number unless"));
+  EXPECT_EQ(gguf_model(deepseek_of({{"q_lora_rank", nullptr}, {"num_layers", 27}})).architecture,
+            "deepseek2");
+  EXPECT_THAT(refused(deepseek_of({{"num_layers", 26}})), HasSubstr("for one with q_proj alone"));
+  TransformerConfig none = deepseek_of();
+  none.moe.moe_shared_expert_intermediate_size.reset();
+  EXPECT_THAT(refused(none), HasSubstr("llama.cpp wants a shared expert"));
+  EXPECT_THAT(refused(llama_of({{"hf_model_type", "nanochat"},
+                                {"hidden_act", "squared_relu"},
+                                {"embedding_norm", true},
+                                {"norm_has_gain", false},
+                                {"qk_layernorm", true},
+                                {"qk_layernorm_after_rotary", true},
+                                {"rotary_config", {{"rotary_backward", true}}}})),
+              HasSubstr("of the type nanochat: llama.cpp has no architecture whose norms have no "
+                        "gains"));
+}
+
+TEST(GgufModel, NumbersOfAnActivationAreLists) {
+  const TransformerConfig config = llama_of({{"hf_model_type", "apertus"},
+                                             {"hidden_act", "xielu"},
+                                             {"qk_layernorm", true},
+                                             {"num_layers", 2}});
+  const GgufModel model = gguf_model(config);
+  EXPECT_EQ(model.architecture, "apertus");
+  ASSERT_EQ(model.lists.size(), 2U);
+  EXPECT_EQ(model.lists.front().key, "xielu.alpha_p");
+  EXPECT_THAT(model.lists.back().logical,
+              ::testing::ElementsAre("layers.0.feed_forward.alpha_n.weight",
+                                     "layers.1.feed_forward.alpha_n.weight"));
+  const auto metadata = metadata_of(config);
+  EXPECT_EQ(metadata.at("xielu.beta").list<float>(), (std::vector<float>{0.5F, 0.5F}));
+  EXPECT_EQ(metadata.at("xielu.eps").list<float>(), (std::vector<float>{-1e-6F, -1e-6F}));
 }
 
 // A Helium is what llama.cpp computes of a llama whose rows stay.
@@ -203,7 +347,8 @@ TEST(GgufModel, WhatNoArchitectureSaysIsRefusedWithItsKey) {
   EXPECT_THAT(refused(extended), HasSubstr("model_config.rotary_config.rope_type: is llama3"));
   TransformerConfig experts = llama_of();
   experts.moe.num_experts = 4;
-  EXPECT_THAT(refused(experts), HasSubstr("moe_config.num_experts: is 4"));
+  experts.moe.moe_router_pre_softmax = true;
+  EXPECT_THAT(refused(experts), HasSubstr("moe_config.moe_router_pre_softmax: is True"));
   // All of them at once.
   EXPECT_THAT(refused(gpt2_of({{"hidden_act", "relu"}, {"normalization", "RMSNorm"}})),
               AllOf(HasSubstr("hidden_act"), HasSubstr("normalization")));
@@ -221,6 +366,76 @@ TEST(GgufModel, LinearScalingIsSaid) {
   EXPECT_EQ(file.metadata.at("llama.rope.scaling.factor").as<float>(), 4.0F);
   EXPECT_EQ(file.metadata.at("general.file_type").as<uint32_t>(), 7U);
   EXPECT_EQ(file.metadata.at("general.name").text(), "name");
+}
+
+// llama.cpp multiplies cosines and sines by 1 + 0.1 ln(factor) of its own accord.
+TEST(GgufModel, YarnIsSaid) {
+  TransformerConfig config = llama_of();
+  RotaryConfig& rotary = config.rotary_config;
+  rotary.rope_type = "yarn";
+  rotary.rope_scaling_factor = 4;
+  rotary.original_max_position_embeddings = 16;
+  auto metadata = metadata_of(config);
+  EXPECT_EQ(metadata.at("llama.rope.scaling.type").text(), "yarn");
+  EXPECT_EQ(metadata.at("llama.rope.scaling.factor").as<float>(), 4.0F);
+  EXPECT_EQ(metadata.at("llama.rope.scaling.original_context_length").as<uint32_t>(), 16U);
+  EXPECT_FALSE(metadata.contains("llama.rope.scaling.attn_factor"));
+  rotary.attention_factor = 2;
+  metadata = metadata_of(config);
+  EXPECT_FLOAT_EQ(metadata.at("llama.rope.scaling.attn_factor").as<float>(),
+                  static_cast<float>(2 / (1 + 0.1 * std::log(4))));
+  const auto refused = [&] { return message_of<ValueError>([&] { gguf_model(config); }); };
+  rotary.beta_fast = 16;
+  EXPECT_THAT(refused(), HasSubstr("rotary_config.beta_fast: is 16.0; llama.cpp has 32"));
+  rotary.beta_fast = 32;
+  rotary.truncate = false;
+  EXPECT_THAT(refused(), HasSubstr("rotary_config.truncate: is False; llama.cpp rounds"));
+  rotary.truncate = true;
+  rotary.rope_type = "dynamic";
+  EXPECT_THAT(refused(),
+              HasSubstr("rotary_config.rope_type: is dynamic; use default or yarn or llama3"));
+}
+
+// Scores of latent attention grow by the square of 1 + 0.1 mscale_all_dim ln(factor), whatever
+// cosines and sines are multiplied by.
+TEST(GgufModel, YarnOfLatentAttentionIsSaid) {
+  TransformerConfig config = deepseek_of();
+  RotaryConfig& rotary = config.rotary_config;
+  rotary.rope_type = "yarn";
+  rotary.rope_scaling_factor = 4;
+  rotary.mscale = 1.0;
+  rotary.mscale_all_dim = 1.0;
+  auto metadata = metadata_of(config);
+  EXPECT_FLOAT_EQ(metadata.at("deepseek2.rope.scaling.yarn_log_multiplier").as<float>(), 0.1F);
+  EXPECT_FALSE(metadata.contains("deepseek2.rope.scaling.attn_factor"));
+  rotary.mscale = 0.5;
+  metadata = metadata_of(config);
+  const double growth = 1 + 0.1 * std::log(4);
+  const double turns = (1 + 0.05 * std::log(4)) / growth;
+  EXPECT_FLOAT_EQ(metadata.at("deepseek2.rope.scaling.attn_factor").as<float>(),
+                  static_cast<float>(turns));
+  EXPECT_FLOAT_EQ(metadata.at("deepseek2.rope.scaling.yarn_log_multiplier").as<float>(),
+                  static_cast<float>((growth / turns - 1) / std::log(4)));
+}
+
+TEST(GgufModel, DivisorsOfLongropeAreTensors) {
+  TransformerConfig config = llama_of({{"hf_model_type", "phi3"}});
+  RotaryConfig& rotary = config.rotary_config;
+  rotary.rope_type = "longrope";
+  rotary.rope_scaling_factor = 4;
+  rotary.original_max_position_embeddings = 16;
+  rotary.short_factor = {1.0, 1.5, 2.0, 2.5};
+  rotary.long_factor = {2.0, 3.0, 4.0, 5.0};
+  const GgufModel model = gguf_model(config);
+  EXPECT_EQ(tensor_of(model, "rope_factors_long.weight").values, (std::vector<float>{2, 3, 4, 5}));
+  EXPECT_EQ(tensor_of(model, "rope_factors_short.weight").values,
+            (std::vector<float>{1, 1.5, 2, 2.5}));
+  const auto metadata = metadata_of(config);
+  EXPECT_EQ(metadata.at("phi3.rope.scaling.type").text(), "longrope");
+  EXPECT_EQ(metadata.at("phi3.rope.scaling.original_context_length").as<uint32_t>(), 16U);
+  EXPECT_FALSE(metadata.contains("phi3.rope.scaling.factor"));
+  EXPECT_FLOAT_EQ(metadata.at("phi3.rope.scaling.attn_factor").as<float>(),
+                  static_cast<float>(std::sqrt(1.5)));
 }
 
 // Of a head of 8 channels with base 100, in an original length of 40 tokens: 6.4 turns stay, 2.0

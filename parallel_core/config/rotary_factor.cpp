@@ -1,0 +1,34 @@
+#include "parallel_core/config/rotary_factor.h"
+
+#include <cmath>
+
+namespace tapestry {
+
+namespace {
+
+double yarn_factor(const RotaryConfig& config) {
+  const auto growth = [&](double strength) {
+    return 0.1 * strength * std::log(config.rope_scaling_factor) + 1;
+  };
+  const double mscale = config.mscale.value_or(0);
+  const double all = config.mscale_all_dim.value_or(0);
+  return mscale != 0 && all != 0 ? growth(mscale) / growth(all) : growth(1);
+}
+
+double longrope_factor(const RotaryConfig& config) {
+  const double factor = config.rope_scaling_factor;
+  const auto original = static_cast<double>(config.original_max_position_embeddings);
+  return factor > 1 ? std::sqrt(1 + std::log(factor) / std::log(original)) : 1;
+}
+
+}  // namespace
+
+double rotary_factor(const RotaryConfig& config) {
+  if (config.rope_type != "yarn" && config.rope_type != "longrope") {
+    return 1;
+  }
+  return config.attention_factor.value_or(config.rope_type == "yarn" ? yarn_factor(config)
+                                                                     : longrope_factor(config));
+}
+
+}  // namespace tapestry
