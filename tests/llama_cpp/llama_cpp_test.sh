@@ -137,13 +137,13 @@ family olmo3 1e-5 norm_placement=post qk_layernorm=True qk_layernorm_scope=proje
 family exaone4 1e-5 norm_placement=post qk_layernorm=True
 family smollm3 1e-5 num_layers=4 "no_rope_layers=[1, 1, 1, 0]"
 family granite 1e-5 embedding_multiplier=6 residual_multiplier=0.3 attention_scale=0.15 \
-  logit_multiplier=4
+  logit_multiplier=2
 family gpt_neox 1e-3 norm_placement=parallel normalization=LayerNorm hidden_act=gelu \
   qkv_has_bias=True out_proj_has_bias=True mlp_has_bias=True group_query_attention=False \
   rotary_config.rotary_percent=0.25
 family falcon 1e-3 norm_placement=parallel normalization=LayerNorm hidden_act=gelu
 family cohere2 1e-5 norm_placement=parallel_one_norm normalization=LayerNorm norm_has_bias=False \
-  logit_multiplier=4 "window_size=[39, 0]" sliding_window_pattern=4 num_layers=4 \
+  logit_multiplier=2 "window_size=[39, 0]" sliding_window_pattern=4 num_layers=4 \
   "no_rope_layers=[1, 1, 1, 0]" rotary_config.rotary_interleaved=True \
   untie_embeddings_and_output_weights=False
 family hunyuan_v1_dense 1e-5 qk_layernorm=True qk_layernorm_after_rotary=True
@@ -183,7 +183,7 @@ family ministral3 1e-5 $yarn kv_channels=32 query_temperature_beta=0.1 rotary_co
   rotary_config.mscale_all_dim=1 rotary_config.beta_fast=16
 family apertus 1e-5 hidden_act=xielu qk_layernorm=True rotary_config.rope_type=llama3 \
   rotary_config.original_max_position_embeddings=64
-for length in 400 8; do
+for length in 400 2; do
   family phi3 1e-5 rotary_config.rotary_percent=0.75 rotary_config.rope_type=longrope \
     rotary_config.rope_scaling_factor=2 rotary_config.original_max_position_embeddings=$length \
     "rotary_config.short_factor=[1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8]" \
