@@ -79,6 +79,18 @@ class HeadsFillWidth final : public Rule {
   }
 };
 
+// A window that holds the longest text is none.
+class NoWindow final : public Rule {
+ public:
+  void object(const AllConfig& config, std::vector<Objection>& out) const override {
+    const TransformerConfig& c = config.model_config;
+    if (c.window_size && c.window_size->front() >= 0 &&
+        c.window_size->front() + 1 < c.max_position_embeddings.value_or(c.seq_length)) {
+      object_unless(config, "window_size", Value(), out, "windows cannot be said: leave it out");
+    }
+  }
+};
+
 class WindowPeriod final : public Rule {
  public:
   explicit WindowPeriod(int64_t period) : period_(period) {}
@@ -355,9 +367,7 @@ void add_shared_experts(GgufTables& gguf) {
   }
 }
 
-Rules no_window_in_gguf() {
-  return {only("window_size", Value(), "windows cannot be said: leave it out")};
-}
+Rules no_window_in_gguf() { return {std::make_shared<NoWindow>()}; }
 Rules no_output_bias_in_gguf() {
   return {only("out_proj_has_bias", false, "use False"), only("mlp_has_bias", false, "use False")};
 }

@@ -52,7 +52,8 @@ void add_norms_of_outputs(GgufTables& gguf);
 /// Queries, keys and values in one tensor.
 void join_heads(GgufTables& gguf);
 
-/// Limits that many architectures have: no window, no biases in the output projection or the MLP.
+/// Limits that many architectures have: no window that is shorter than the longest text, no biases
+/// in the output projection or the MLP.
 Rules no_window_in_gguf();
 Rules no_output_bias_in_gguf();
 Rules no_dense_layers_in_gguf();

@@ -15,7 +15,8 @@ Architecture exaone4() {
   GgufTables gguf = llama_gguf("exaone4");
   add_norms_of_outputs(gguf);
   gguf.scalings = {"yarn", "llama3"};
-  gguf.limits = no_window_in_gguf();
+  // A window of any size decides which layers are rotated.
+  gguf.limits = {only("window_size", Value(), "windows cannot be said: leave it out")};
   return {
       .model_type = "exaone4",
       .title = "EXAONE 4",

@@ -276,6 +276,18 @@ TEST(GgufModel, WhatLlamaCppCannotSayOfADeepSeekIsRefused) {
                         "gains"));
 }
 
+TEST(GgufModel, AWindowThatHoldsTheLongestTextIsNone) {
+  const nlohmann::json phi3 = {{"hf_model_type", "phi3"}, {"max_position_embeddings", 64}};
+  const auto with_window = [&](int64_t before) {
+    TransformerConfig config = llama_of(phi3);
+    config.window_size = {before, 0};
+    return config;
+  };
+  EXPECT_EQ(gguf_model(with_window(63)).architecture, "phi3");
+  EXPECT_THAT(message_of<ValueError>([&] { gguf_model(with_window(62)); }),
+              HasSubstr("model_config.window_size: is [62, 0]; windows cannot be said"));
+}
+
 TEST(GgufModel, NumbersOfAnActivationAreLists) {
   const TransformerConfig config = llama_of({{"hf_model_type", "apertus"},
                                              {"hidden_act", "xielu"},
