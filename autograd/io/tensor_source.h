@@ -38,4 +38,7 @@ class TensorSource {
                           void* destination) const = 0;
 };
 
+/// Whether two tensors have the same dtype, shape and bytes. Errors as dtype() and read_bytes().
+bool same_bytes(const TensorSource& source, const std::string& a, const std::string& b);
+
 }  // namespace tapestry

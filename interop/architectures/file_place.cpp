@@ -479,6 +479,10 @@ NameScheme name_scheme(const std::set<std::string>& names) {
   return best;
 }
 
+bool stacks_experts(const NameScheme& scheme) {
+  return scheme.table() != nullptr && scheme.table()->stacked;
+}
+
 FilePlace file_place(const FileNames& names, const std::string& logical, const Shape& shape) {
   const NameScheme scheme = names.scheme;
   if (scheme == NameScheme::kModules) {

@@ -134,6 +134,10 @@ std::map<std::string, double> fixed_numbers(const FileNames& names);
 /// A tensor that the scheme does not know has its logical name.
 FilePlace file_place(const FileNames& names, const std::string& logical, const Shape& shape);
 
+/// Whether a layer's experts are one tensor for each of their matrices, whichever files hold them:
+/// gate_up_proj [E, in, out].
+bool stacks_experts(const NameScheme& scheme);
+
 /// True for what files of the scheme may hold beside weights: masks and frequencies of old ones,
 /// optimizer states and counters of MindSpore's.
 bool is_constant(NameScheme scheme, const std::string& name);

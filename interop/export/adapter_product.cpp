@@ -55,10 +55,21 @@ AdapterProduct::AdapterProduct(const TensorSource& adapter,
                                int64_t rank,
                                double scale,
                                bool dora,
-                               bool transposed)
+                               bool transposed,
+                               Expert expert)
     : rank_(rank), columns_(transposed ? out : in), dora_(dora), transposed_(transposed) {
-  std::vector<double> a = adapter_values(adapter, stem + ".lora_A.weight", {rank, in});
-  std::vector<double> b = adapter_values(adapter, stem + ".lora_B.weight", {out, rank});
+  std::vector<double> a =
+      adapter_values(adapter, stem + ".lora_A.weight", {expert.count * rank, in});
+  std::vector<double> b =
+      adapter_values(adapter, stem + ".lora_B.weight", {out, rank * expert.count});
+  if (expert.count > 1) {
+    const auto first = a.begin() + expert.number * rank * in;
+    a = std::vector<double>(first, first + rank * in);
+    for (int64_t i = 0; i < out * rank; ++i) {
+      b[static_cast<size_t>(i)] = b[static_cast<size_t>(i * expert.count + expert.number)];
+    }
+    b.resize(static_cast<size_t>(out * rank));
+  }
   if (dora) {
     magnitude_ = adapter_values(adapter, stem + ".lora_magnitude_vector", {out});
     squares_.assign(transposed ? static_cast<size_t>(out) : 0, 0.0);

@@ -13,6 +13,13 @@ namespace tapestry {
 /// What an adapter adds to a matrix of a file, in float64.
 class AdapterProduct {
  public:
+  /// Which one of how many stacked experts: the file has A [count rank, in], one expert's below
+  /// another's, and B [out, rank count], whose column j count + number is this one's j.
+  struct Expert {
+    int64_t number = 0;
+    int64_t count = 1;
+  };
+
   /// `stem` is the module's name in the adapter's file, prefix included; `transposed`: the base's
   /// file holds [in, out]. `out` and `in` are the matrix's sizes. ValueError, naming file and
   /// tensor, unless the adapter has A [rank, in] and B [out, rank], and with `dora` the magnitudes
@@ -24,7 +31,8 @@ class AdapterProduct {
                  int64_t rank,
                  double scale,
                  bool dora,
-                 bool transposed);
+                 bool transposed,
+                 Expert expert);
 
   /// Whether the lengths of rows have to be known before add_to: every row of the file was given to
   /// measure().

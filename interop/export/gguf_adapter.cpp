@@ -51,6 +51,12 @@ class LoraFile {
     check<ValueError>(config.modules_to_save.empty(), folder_, "/", kAdapterConfigFile,
                       ": modules_to_save: is not empty: whole tensors are no part of a GGUF "
                       "adapter; merge the adapter (--merge)");
+    check<ValueError>(!config.trains_biases, folder_, "/", kAdapterConfigFile,
+                      ": bias: is lora_only, and biases are no part of a GGUF adapter; merge the "
+                      "adapter (--merge)");
+    check<ValueError>(config.parameters.empty(), folder_, "/", kAdapterConfigFile,
+                      ": target_parameters: adapters of stacked experts are no part of a GGUF "
+                      "adapter here; merge the adapter (--merge)");
     find_modules(base.config.model_config);
     read_names();
   }

@@ -17,9 +17,9 @@ namespace tapestry {
 /// the ratio multiplied into B.
 ///
 /// ValueError: the base is none that GGUF can say, or not the one that the adapter was trained
-/// beside; the adapter has tensors of another kind, as DoRA and modules_to_save make them (which
-/// can be merged), or of a module or shape that the base does not have, or one of A and B alone;
-/// values that the type cannot hold. IoError.
+/// beside; the adapter has tensors of another kind, as DoRA, modules_to_save and bias make them
+/// (which can be merged), or of a module or shape that the base does not have, or one of A and B
+/// alone; values that the type cannot hold. IoError.
 void export_gguf_adapter(const ExportSource& base,
                          const std::string& adapter,
                          const std::string& path,

@@ -24,6 +24,7 @@
 #include "interop/export/new_folder.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
+#include "parallel_core/dist_checkpointing/peft_names.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "text/util/file.h"
 
@@ -35,6 +36,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kPieceElements = int64_t{1} << 20U;
 constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kBias = ".bias";
 constexpr const char* kHeadTensor = "lm_head.weight";
 
 // What becomes of a tensor of the result.
@@ -42,6 +44,7 @@ struct Piece {
   std::string source;   // tensor of the base that it starts from; empty: it is the adapter's
   std::string adapter;  // tensor of the adapter that takes its place; empty: none
   std::string module;   // path of the module whose adapter is added; empty: none
+  std::string path;     // under which adapter_config.json knows it
   bool transposed = false;
 };
 
@@ -69,6 +72,7 @@ class Merge {
     if (names_.contains(table)) {
       table_ = table;
     }
+    find_parameters();
     read_adapter();
     find_missing();
     check<ValueError>(errors_.empty(), adapter_folder_, ": the adapter does not fit the base in ",
@@ -87,7 +91,13 @@ class Merge {
     }
     for (const auto& [name, module] : adapted_) {
       out[name].module = module;
+      out[name].path = module;
       out[name].transposed = transposed_ && name != kHeadTensor;
+    }
+    for (const auto& [module, name] : parameters_) {
+      out[name].module = module;
+      out[name].path = path_of(name);
+      out[name].transposed = true;
     }
     for (const auto& [name, stored] : replaced_) {
       out[name].adapter = stored;
@@ -96,7 +106,8 @@ class Merge {
     if (!tied || table_.empty() || (!head && !replaced_.contains(table_))) {
       return out;
     }
-    if (replaced_.contains(kHeadTensor) && replaced_.contains(table_) && same_tensors()) {
+    if (replaced_.contains(kHeadTensor) && replaced_.contains(table_) &&
+        same_bytes(*adapter_, replaced_.at(kHeadTensor), replaced_.at(table_))) {
       if (!names_.contains(kHeadTensor)) {
         out.erase(kHeadTensor);
       }
@@ -140,6 +151,12 @@ class Merge {
     return names_.contains(name) || is_head ? name : names_.contains(bare) ? bare : std::string();
   }
 
+  // The path that PEFT has for a module of the base's files.
+  std::string path_of(const std::string& module) const {
+    const bool lacks_part = bare_ && !module.starts_with(part_) && module != "lm_head";
+    return lacks_part ? concat(part_, module) : module;
+  }
+
   void read_adapter() {
     for (const std::string& stored : adapter_->names()) {
       if (!stored.starts_with(kPeftPrefix)) {
@@ -160,6 +177,8 @@ class Merge {
         error(stored,
               ": adapters of linear modules have lora_A.weight and lora_B.weight, with "
               "use_dora lora_magnitude_vector, and no other tensors");
+      } else if (parameters_.contains(module)) {
+        found_.insert(module);
       } else if (const std::string of = base_name(module + std::string(kWeight)); of.empty()) {
         error(stored, ": the base has no module ", module);
       } else if (!modules_.targets(module)) {
@@ -170,13 +189,33 @@ class Merge {
     }
   }
 
-  void read_whole(const std::string& stored, const std::string& name) {
-    const std::string of = base_name(name);
+  // Matrices of stacked experts, by the names that their adapters' tensors begin with.
+  void find_parameters() {
+    for (const std::string& name : names_) {
+      const std::string path = path_of(name);
+      if (base_.shape(name).size() == 3 && modules_.targets_parameter(path)) {
+        const std::string down = concat(path.substr(0, path.rfind('.')), ".down_proj");
+        parameters_[peft_parameter_stem(path, modules_.targets_parameter(down))] = name;
+      }
+    }
+  }
+
+  // A tensor that takes the place of the base's: of a module of modules_to_save, or a bias beside
+  // an adapter.
+  void read_whole(const std::string& stored, std::string name) {
     const size_t dot = name.rfind('.');
+    const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
+    bool meant = modules_.saves(module);
+    if (module.ends_with(kBaseLayer) && name.ends_with(kBias)) {
+      const std::string path = module.substr(0, module.size() - kBaseLayer.size());
+      meant = modules_.config().trains_biases && modules_.targets(path);
+      name = concat(path, kBias);
+    }
+    const std::string of = base_name(name);
     if (of.empty()) {
       error(stored, ": the base has no tensor ", name);
-    } else if (dot == std::string::npos || !modules_.saves(name.substr(0, dot))) {
-      error(stored, ": modules_to_save of adapter_config.json do not mean this tensor");
+    } else if (!meant) {
+      error(stored, ": modules_to_save and bias of adapter_config.json do not mean this tensor");
     } else if (const Shape& shape = base_.shape(names_.contains(of) ? of : table_);
                adapter_->shape(stored) != shape) {
       error(stored, ": has shape ", adapter_->shape(stored), ", the base's ", of, " ", shape);
@@ -185,15 +224,28 @@ class Merge {
     }
   }
 
-  // Every matrix that is meant must be there.
+  // Every matrix that is meant must be there, and every bias.
   void find_missing() {
+    for (const auto& [module, name] : parameters_) {
+      if (!found_.contains(module)) {
+        error(stem_of(module),
+              ".lora_A.weight: is missing; target_parameters of adapter_config.json mean ",
+              path_of(name));
+      }
+    }
     for (const std::string& name : names_) {
+      if (modules_.config().trains_biases && name.ends_with(kBias) && !replaced_.contains(name)) {
+        const std::string module = path_of(name.substr(0, name.size() - kBias.size()));
+        if (modules_.targets(module)) {
+          error(stem_of(module), kBaseLayer, kBias,
+                ": is missing; bias: lora_only of adapter_config.json means it");
+        }
+      }
       if (!name.ends_with(kWeight) || base_.shape(name).size() != 2 || adapted_.contains(name)) {
         continue;
       }
       const std::string module = name.substr(0, name.size() - kWeight.size());
-      const bool lacks_part = bare_ && !module.starts_with(part_) && module != "lm_head";
-      const std::string path = lacks_part ? concat(part_, module) : module;
+      const std::string path = path_of(module);
       const bool is_table =
           name == table_ || module.ends_with("wpe") || module.ends_with("pos_embeddings");
       const bool whole = modules_.config().targets.all_linear && is_table;
@@ -206,41 +258,20 @@ class Merge {
     }
   }
 
-  bool same_tensors() const {
-    const std::string& a = replaced_.at(kHeadTensor);
-    const std::string& b = replaced_.at(table_);
-    if (adapter_->dtype(a) != adapter_->dtype(b)) {
-      return false;
-    }
-    const auto bytes =
-        static_cast<uint64_t>(adapter_->shape(a).numel() * size_of(adapter_->dtype(a)));
-    constexpr uint64_t kStep = uint64_t{1} << 20U;
-    std::vector<char> ours(kStep);
-    std::vector<char> theirs(kStep);
-    for (uint64_t at = 0; at < bytes; at += kStep) {
-      const auto count = static_cast<size_t>(std::min(kStep, bytes - at));
-      adapter_->read_bytes(a, at, count, ours.data());
-      adapter_->read_bytes(b, at, count, theirs.data());
-      if (!std::equal(ours.begin(), ours.begin() + static_cast<std::ptrdiff_t>(count),
-                      theirs.begin())) {
-        return false;
-      }
-    }
-    return true;
-  }
-
   std::string base_folder_;
   std::string adapter_folder_;
   SafetensorsDirectory base_;
   std::unique_ptr<TensorSource> adapter_;
   PeftModules modules_;
-  std::set<std::string> names_;                  // of the base
-  bool transposed_ = false;                      // matrices of layers are [in, out]
-  std::string part_;                             // "model."
-  bool bare_ = false;                            // the base's names are without it
-  std::string table_;                            // of embeddings, in the base
-  std::map<std::string, std::string> adapted_;   // tensor of the base: path of its module
-  std::map<std::string, std::string> replaced_;  // tensor of the base: that of the adapter
+  std::set<std::string> names_;                    // of the base
+  bool transposed_ = false;                        // matrices of layers are [in, out]
+  std::string part_;                               // "model."
+  bool bare_ = false;                              // the base's names are without it
+  std::string table_;                              // of embeddings, in the base
+  std::map<std::string, std::string> adapted_;     // tensor of the base: path of its module
+  std::map<std::string, std::string> parameters_;  // stem of the adapter's: tensor of the base
+  std::set<std::string> found_;                    // of these, what the adapter has
+  std::map<std::string, std::string> replaced_;    // tensor of the base: that of the adapter
   std::string errors_;
 };
 
@@ -260,20 +291,20 @@ class TensorStream {
   }
 
  private:
-  // Visits the tensor in pieces of whole rows, as they are stored.
+  // Visits rows [begin, end) of the tensor, which has `columns` in each, in pieces of whole rows.
   static void for_each_piece(const TensorSource& source,
                              const std::string& name,
+                             int64_t columns,
+                             int64_t begin,
+                             int64_t end,
                              const std::function<void(const Tensor& rows, int64_t first)>& visit) {
-    const Shape& shape = source.shape(name);
-    const int64_t count = shape.size() > 0 ? shape[0] : 1;
-    const int64_t columns = count > 0 ? shape.numel() / count : 0;
-    if (columns == 0) {
+    if (columns == 0 || begin == end) {
       return;
     }
     const DType dtype = source.dtype(name);
-    const int64_t together = std::clamp<int64_t>(kPieceElements / columns, 1, count);
-    for (int64_t first = 0; first < count; first += together) {
-      const int64_t rows = std::min(together, count - first);
+    const int64_t together = std::clamp<int64_t>(kPieceElements / columns, 1, end - begin);
+    for (int64_t first = begin; first < end; first += together) {
+      const int64_t rows = std::min(together, end - first);
       const Tensor piece = empty({rows, columns}, dtype);
       source.read_bytes(name, static_cast<uint64_t>(first * columns * size_of(dtype)),
                         static_cast<size_t>(piece.numel() * size_of(dtype)), piece.raw());
@@ -292,36 +323,58 @@ class TensorStream {
     return out;
   }
   void write_converted(const TensorSource& source, const std::string& name, DType dtype) {
-    for_each_piece(source, name, [&](const Tensor& rows, int64_t) { put(in_dtype(rows, dtype)); });
+    const Shape& shape = source.shape(name);
+    const int64_t count = shape.size() > 0 ? shape[0] : 1;
+    for_each_piece(source, name, count > 0 ? shape.numel() / count : 0, 0, count,
+                   [&](const Tensor& rows, int64_t) { put(in_dtype(rows, dtype)); });
   }
 
   void write_merged(const std::string& name, const Piece& piece, DType dtype) {
     const TensorSource& base = merge_.base();
     const Shape& shape = base.shape(piece.source);
-    check<ValueError>(shape.size() == 2, base.file_of(piece.source), ": ", piece.source,
-                      " has shape ", shape, ", and is no matrix");
+    check<ValueError>(shape.size() == 2 || shape.size() == 3, base.file_of(piece.source), ": ",
+                      piece.source, " has shape ", shape, ", and is no matrix");
+    const int64_t experts = shape.size() == 3 ? shape[0] : 1;
+    for (int64_t e = 0; e < experts; ++e) {
+      write_matrix(name, piece, dtype, {.number = e, .count = experts});
+    }
+  }
+
+  // One matrix of the file's tensor.
+  void write_matrix(const std::string& name,
+                    const Piece& piece,
+                    DType dtype,
+                    AdapterProduct::Expert expert) {
+    const TensorSource& base = merge_.base();
+    const Shape& shape = base.shape(piece.source);
+    const int64_t columns = shape[shape.size() - 1];
+    const int64_t rows = shape[shape.size() - 2];
+    const int64_t first_row = expert.number * rows;
     const PeftModules& modules = merge_.modules();
     AdapterProduct product(merge_.adapter(), stem_of(piece.module),
-                           /*out=*/shape[piece.transposed ? 1 : 0],
-                           /*in=*/shape[piece.transposed ? 0 : 1], modules.rank(piece.module),
-                           modules.scale(piece.module), modules.config().use_dora,
-                           piece.transposed);
+                           /*out=*/piece.transposed ? columns : rows,
+                           /*in=*/piece.transposed ? rows : columns, modules.rank(piece.path),
+                           modules.scale(piece.path), modules.config().use_dora, piece.transposed,
+                           expert);
     const auto values_of = [](const Tensor& wide) {
       return std::span<double>(wide.data<double>(), static_cast<size_t>(wide.numel()));
     };
-    const auto widened = [](const Tensor& rows) {
-      const Tensor wide = empty(rows.shape(), kFloat64);
-      copy_values(rows, wide);
+    const auto widened = [](const Tensor& narrow) {
+      const Tensor wide = empty(narrow.shape(), kFloat64);
+      copy_values(narrow, wide);
       return wide;
     };
+    const auto for_each = [&](const std::function<void(const Tensor& rows, int64_t first)>& visit) {
+      for_each_piece(base, piece.source, columns, first_row, first_row + rows, visit);
+    };
     if (product.needs_lengths()) {
-      for_each_piece(base, piece.source, [&](const Tensor& rows, int64_t first) {
-        product.measure(values_of(widened(rows)), first);
+      for_each([&](const Tensor& part, int64_t first) {
+        product.measure(values_of(widened(part)), first - first_row);
       });
     }
-    for_each_piece(base, piece.source, [&](const Tensor& rows, int64_t first) {
-      const Tensor wide = widened(rows);
-      product.add_to(values_of(wide), first);
+    for_each([&](const Tensor& part, int64_t first) {
+      const Tensor wide = widened(part);
+      product.add_to(values_of(wide), first - first_row);
       const Tensor rounded = in_dtype(wide, dtype);
       copy_values(rounded, wide);
       const std::span<double> values = values_of(wide);

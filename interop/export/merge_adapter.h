@@ -35,17 +35,17 @@ struct MergeSummary {
 /// A matrix W [out, in] becomes W + s B A, with DoRA m / n (W + s B A), n the lengths of the rows
 /// of W + s B A; of a file [in, out] (GPT-2) the transpose. Source: the definitions of PEFT's
 /// merge. Computed in float64 and rounded once. Rank and alpha follow rank_pattern, alpha_pattern
-/// and use_rslora; tensors of modules_to_save take the place of the base's. Where that gives an
-/// output matrix or a table of its own to a model that had one for both, the result has two, and
-/// tie_word_embeddings: false.
+/// and use_rslora; tensors of modules_to_save and biases take the place of the base's. Where that
+/// gives an output matrix or a table of its own to a model that had one for both, the result has
+/// two, and tie_word_embeddings: false.
 ///
 /// Holds pieces of tensors in memory, and what the adapter has of one module.
 ///
-/// ValueError: the adapter has a tensor that target_modules or modules_to_save do not mean, lacks
-/// one that they mean, or has one of another shape; the base is not the one that it was trained
-/// beside (check_adapter_base); a value is not finite after rounding; and what read_peft_config
-/// refuses; an output folder with something in it. IoError: files that are missing or not what they
-/// should be. StorageError. The folder appears under its name when it is complete.
+/// ValueError: the adapter has a tensor that target_modules, modules_to_save and bias do not mean,
+/// lacks one that they mean, or has one of another shape; the base is not the one that it was
+/// trained beside (check_adapter_base); a value is not finite after rounding; and what
+/// read_peft_config refuses; an output folder with something in it. IoError: files that are missing
+/// or not what they should be. StorageError. The folder appears under its name when it is complete.
 MergeSummary merge_adapter(const MergeOptions& options);
 
 /// Copies the adapter in a folder, PEFT's or a checkpoint of a run with adapters, to a folder that

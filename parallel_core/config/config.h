@@ -333,6 +333,7 @@ struct LoraConfig {
   std::optional<LoraTargets> target_cells;
   bool use_rslora = false;
   bool use_dora = false;
+  std::string bias = "none";                 // none | lora_only: those beside adapters are trained
   std::vector<std::string> modules_to_save;  // regular expressions: trained whole
   std::optional<std::string> adapter;        // a folder with the adapter to start from
   std::string base_dtype = "params_dtype";   // params_dtype | q8_0

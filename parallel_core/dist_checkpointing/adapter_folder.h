@@ -18,6 +18,8 @@ inline constexpr const char* kPickledAdapterFile = "adapter_model.bin";  ///< no
 inline constexpr const char* kBaseModelFile = "base_model.json";
 /// Before the path that a module has in the Hugging Face model.
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";
+/// What the path of an adapted module has behind it where its own tensors are meant.
+inline constexpr std::string_view kBaseLayer = ".base_layer";
 
 /// The model that an adapter belongs to.
 struct AdapterBase {

@@ -116,6 +116,7 @@ CheckpointWriter::CheckpointWriter(const ParallelModel& model,
                                    const optim::Optimizer* optimizer)
     : world_(all_ranks()),
       config_(config),
+      adapters_(plan_adapter(config)),
       options_(std::move(options)),
       step_(step),
       has_file_names_(model.has_file_names_of_config()) {
@@ -156,7 +157,7 @@ StoredPart CheckpointWriter::stored_part() const {
 }
 
 FilePlace CheckpointWriter::place_of(const std::string& logical, const Shape& shape) const {
-  return stored_part() == StoredPart::kTrained ? peft_place(file_names(), logical, shape)
+  return stored_part() == StoredPart::kTrained ? peft_place(file_names(), adapters_, logical, shape)
                                                : file_place(file_names(), logical, shape);
 }
 

@@ -15,6 +15,7 @@
 #include "parallel_core/dist_checkpointing/part_io.h"
 #include "parallel_core/dist_checkpointing/shard_files.h"
 #include "parallel_core/dist_checkpointing/stored_tensors.h"
+#include "parallel_core/lora/adapter_plan.h"
 #include "parallel_core/pipeline_parallel/parallel_model.h"
 
 namespace tapestry {
@@ -103,6 +104,7 @@ class CheckpointWriter {
 
   ProcessGroup& world_;
   TransformerConfig config_;
+  AdapterPlan adapters_;
   CheckpointOptions options_;
   int64_t step_;
   bool has_file_names_;

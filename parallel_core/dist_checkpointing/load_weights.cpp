@@ -13,6 +13,7 @@
 #include "autograd/tensor/factory.h"
 #include "interop/architectures/file_place.h"
 #include "parallel_core/comm/sum_over.h"
+#include "parallel_core/config/lora_keys.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/misfit.h"
@@ -88,27 +89,6 @@ void load_by_module_paths(nn::Module& model, const LogicalState& state, const st
   model.load_state_dict(part, /*strict=*/false);
 }
 
-// True if two tensors of the files have the same bytes.
-bool equal_in_files(const TensorSource& files, const std::string& a, const std::string& b) {
-  if (files.dtype(a) != files.dtype(b) || files.shape(a) != files.shape(b)) {
-    return false;
-  }
-  constexpr uint64_t kPiece = uint64_t{4} << 20U;
-  std::vector<char> ours(kPiece);
-  std::vector<char> theirs(kPiece);
-  const auto bytes = static_cast<uint64_t>(files.shape(a).numel() * size_of(files.dtype(a)));
-  for (uint64_t at = 0; at < bytes; at += kPiece) {
-    const auto count = static_cast<size_t>(std::min(kPiece, bytes - at));
-    files.read_bytes(a, at, count, ours.data());
-    files.read_bytes(b, at, count, theirs.data());
-    if (!std::equal(ours.begin(), ours.begin() + static_cast<std::ptrdiff_t>(count),
-                    theirs.begin())) {
-      return false;
-    }
-  }
-  return true;
-}
-
 // One NaN in an adapter, which is small enough to look through, makes every answer NaN.
 void check_finite(const TensorSource& files, const std::string& source) {
   constexpr uint64_t kPiece = uint64_t{4} << 20U;
@@ -137,23 +117,31 @@ UpcycledTensor start_of(const std::string& logical, WeightsOf of) {
   return of == WeightsOf::kDenseModel ? upcycled_tensor(logical) : UpcycledTensor{.name = logical};
 }
 
-using LogicalNames = std::set<std::string>;
+struct Stored {
+  WeightsOf of = WeightsOf::kModel;
+  AdapterPlan plan = {};       // of an adapter: what is adapted, and what is trained whole
+  bool head_is_table = false;  // of a base: its output layer, which is trained apart, has no matrix
+};
 
-// `saved`: what is trained whole beside an adapter. Whether something wants a gradient says nothing
-// here: a model that is only asked wants none.
-bool is_part(const nn::Parameter& parameter, WeightsOf of, const LogicalNames& saved) {
+// Whether something wants a gradient says nothing here: a model that is only asked wants none.
+bool is_part(const nn::Parameter& parameter, const Stored& stored) {
+  const std::vector<std::string>& saved = stored.plan.saved_modules;
   const bool is_saved =
-      !parameter.logical().empty() && saved.contains(parameter.logical().front().name);
-  return of == WeightsOf::kAdapter ? parameter.flags().adapter || is_saved
-                                   : !parameter.flags().adapter;
+      !parameter.logical().empty() &&
+      std::find(saved.begin(), saved.end(), parameter.logical().front().name) != saved.end();
+  return stored.of == WeightsOf::kAdapter ? parameter.flags().adapter || is_saved
+                                          : !parameter.flags().adapter;
 }
 
 FilePlace place_in(const FileNames& scheme,
                    const std::string& logical,
                    const Shape& shape,
-                   WeightsOf of) {
-  return of == WeightsOf::kAdapter ? peft_place(scheme, logical, shape)
-                                   : file_place(scheme, logical, shape);
+                   const Stored& stored) {
+  return stored.of == WeightsOf::kAdapter
+             ? peft_place(scheme, stored.plan, logical, shape)
+             : file_place(scheme,
+                          stored.head_is_table && logical == kHead ? std::string(kTable) : logical,
+                          shape);
 }
 
 // Files of a model whose output matrix is its table of embeddings may hold it twice. One of its own
@@ -161,28 +149,27 @@ FilePlace place_in(const FileNames& scheme,
 bool repeats_embeddings(const TensorSource& files,
                         const FileNames& scheme,
                         const std::string& name,
-                        WeightsOf of) {
-  const std::string table = place_in(scheme, kTable, {}, of).name;
-  return name == place_in(scheme, kHead, {}, of).name && files.contains(table) &&
-         equal_in_files(files, name, table);
+                        const Stored& stored) {
+  const std::string table = place_in(scheme, kTable, {}, stored).name;
+  return name == place_in(scheme, kHead, {}, stored).name && files.contains(table) &&
+         same_bytes(files, name, table);
 }
 
 // What of the model is missing from, unexpected in, or of another shape in the files.
 nn::LoadReport compare_with_files(const ParallelModel& model,
                                   const TensorSource& files,
                                   const FileNames& scheme,
-                                  WeightsOf of,
-                                  const LogicalNames& saved = {}) {
+                                  const Stored& stored) {
   nn::LoadReport report;
   std::set<std::string> used;
   std::set<std::string> seen;
   const auto expect = [&](const std::string& logical, const Shape& shape) {
-    const auto [start, name] = start_of(logical, of);
+    const auto [start, name] = start_of(logical, stored.of);
     // All experts are of one tensor.
     if (start != UpcycledTensor::Start::kDense || !seen.insert(name).second) {
       return;
     }
-    const FilePlace place = place_in(scheme, name, shape, of);
+    const FilePlace place = place_in(scheme, name, shape, stored);
     used.insert(place.name);
     if (!files.contains(place.name)) {
       report.missing.push_back(name);
@@ -191,7 +178,7 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
     }
   };
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    if (!is_part(*entry.parameter, of, saved)) {
+    if (!is_part(*entry.parameter, stored)) {
       continue;
     }
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
@@ -199,7 +186,7 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
     }
   }
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
-    if (!entry.logical.empty() && of != WeightsOf::kAdapter) {
+    if (!entry.logical.empty() && stored.of != WeightsOf::kAdapter) {
       expect(entry.logical, entry.buffer.shape());
     }
   }
@@ -211,7 +198,7 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
   sum_over_pipeline(ranks_with);
   sum_over(experts_group(), ranks_with);
   for (size_t i = 0; i < names.size(); ++i) {
-    if (ranks_with[i] == 0 && !repeats_embeddings(files, scheme, names[i], of)) {
+    if (ranks_with[i] == 0 && !repeats_embeddings(files, scheme, names[i], stored)) {
       report.unexpected.push_back(names[i]);
     }
   }
@@ -242,14 +229,14 @@ void check_fixed_numbers(const TensorSource& files, const FileNames& scheme) {
 std::string told(const nn::LoadReport& report,
                  const TensorSource& files,
                  const FileNames& scheme,
-                 WeightsOf of,
+                 const Stored& stored,
                  const TransformerConfig& config) {
   const std::vector<std::string> names = files.names();
   return report.str() + explain_misfit(report, {names.begin(), names.end()},
-                                       {.head = place_in(scheme, kHead, {}, of).name,
-                                        .table = place_in(scheme, kTable, {}, of).name,
+                                       {.head = place_in(scheme, kHead, {}, stored).name,
+                                        .table = place_in(scheme, kTable, {}, stored).name,
                                         .tied = !config.untie_embeddings_and_output_weights,
-                                        .adapter = of == WeightsOf::kAdapter});
+                                        .adapter = stored.of == WeightsOf::kAdapter});
 }
 
 }  // namespace
@@ -273,19 +260,18 @@ struct Fitting {
   std::unique_ptr<TensorSource> files;
   FileNames scheme;
   bool by_module_paths = false;
-  WeightsOf of = WeightsOf::kModel;
-  LogicalNames saved = {};  // of an adapter: what is trained whole
+  Stored stored = {};
 
   UpcycledTensor start_of(const nn::LogicalTensor& logical) const {
-    return tapestry::start_of(logical.name, of);
+    return tapestry::start_of(logical.name, stored.of);
   }
   // Whether nothing of a parameter is stored: it has its start values already.
   bool leaves(const nn::Parameter& parameter) const {
     const std::vector<nn::LogicalTensor>& parts = parameter.logical();
-    if (!is_part(parameter, of, saved)) {
+    if (!is_part(parameter, stored)) {
       return true;
     }
-    return of == WeightsOf::kDenseModel &&
+    return stored.of == WeightsOf::kDenseModel &&
            std::all_of(parts.begin(), parts.end(), [&](const nn::LogicalTensor& logical) {
              return start_of(logical).start == UpcycledTensor::Start::kInitial;
            });
@@ -299,18 +285,17 @@ Fitting open_adapter_fitting(const ParallelModel& model,
   check<IoError>(holds_adapter(resolved), resolved, ": holds no adapter, ", kAdapterConfigFile,
                  " and ", kAdapterWeightsFile);
   check_adapter_config(config, resolved);
-  Fitting found{
-      .path = resolved, .files = open_adapter(resolved), .scheme = {}, .of = WeightsOf::kAdapter};
+  Fitting found{.path = resolved,
+                .files = open_adapter(resolved),
+                .scheme = {},
+                .stored = {.of = WeightsOf::kAdapter, .plan = plan_adapter(config)}};
   if (model.has_file_names_of_config()) {
     found.scheme = FileNames(name_scheme(config), config);
   }
-  const AdapterPlan plan = plan_adapter(config);
-  found.saved = {plan.saved_modules.begin(), plan.saved_modules.end()};
   check_finite(*found.files, resolved);
-  const nn::LoadReport report =
-      compare_with_files(model, *found.files, found.scheme, WeightsOf::kAdapter, found.saved);
+  const nn::LoadReport report = compare_with_files(model, *found.files, found.scheme, found.stored);
   check<ValueError>(report.empty(), resolved, ": the adapter does not fit the model\n",
-                    told(report, *found.files, found.scheme, found.of, config));
+                    told(report, *found.files, found.scheme, found.stored, config));
   return found;
 }
 
@@ -330,12 +315,16 @@ Fitting open_fitting(const ParallelModel& model,
       check_hf_config(config, resolved);
     }
   }
-  Fitting found{.path = resolved, .files = open_weights(resolved), .scheme = {}, .of = of};
+  Fitting found{
+      .path = resolved, .files = open_weights(resolved), .scheme = {}, .stored = {.of = of}};
   const std::vector<std::string> list = found.files->names();
   const std::set<std::string> names(list.begin(), list.end());
   if (model.has_file_names_of_config()) {
     found.scheme = FileNames(name_scheme(names), config);
   }
+  found.stored.head_is_table = config.lora.use_lora && saves_output_layer(config.lora) &&
+                               config.untie_embeddings_and_output_weights &&
+                               !names.contains(file_place(found.scheme, kHead, {1, 1}).name);
   found.by_module_paths =
       found.scheme.scheme != NameScheme::kModules && uses_module_paths(model, names);
   if (found.by_module_paths) {
@@ -345,14 +334,14 @@ Fitting open_fitting(const ParallelModel& model,
     return found;
   }
   check_fixed_numbers(*found.files, found.scheme);
-  const nn::LoadReport report = compare_with_files(model, *found.files, found.scheme, of);
+  const nn::LoadReport report = compare_with_files(model, *found.files, found.scheme, found.stored);
   check<ValueError>(
       report.empty(), resolved,
       dense ? ": the weights do not fit the model that experts are to be made of "
               "(moe_config.upcycle_from); give the mixture the sizes of this dense model, and its "
               "experts the width of the MLPs\n"
             : ": the weights do not fit the model\n",
-      told(report, *found.files, found.scheme, of, config));
+      told(report, *found.files, found.scheme, found.stored, config));
   return found;
 }
 
@@ -361,7 +350,8 @@ void read_parameter(const nn::Parameter& parameter, const Fitting& from, const P
   for (const nn::LogicalTensor& logical : parameter.logical()) {
     const auto [start, name] = from.start_of(logical);
     if (start == UpcycledTensor::Start::kDense) {
-      read_part(logical, place_in(from.scheme, name, logical.shape, from.of), *from.files, part);
+      read_part(logical, place_in(from.scheme, name, logical.shape, from.stored), *from.files,
+                part);
     } else {
       check<RuntimeError>(start == UpcycledTensor::Start::kZeros, logical.name,
                           ": shares its parameter with a tensor that is stored");
@@ -370,12 +360,12 @@ void read_parameter(const nn::Parameter& parameter, const Fitting& from, const P
 }
 
 void read_buffers(const ParallelModel& model, const Fitting& from) {
-  if (from.of == WeightsOf::kAdapter) {
+  if (from.stored.of == WeightsOf::kAdapter) {
     return;
   }
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
     if (!entry.logical.empty() &&
-        start_of(entry.logical, from.of).start == UpcycledTensor::Start::kDense) {
+        start_of(entry.logical, from.stored.of).start == UpcycledTensor::Start::kDense) {
       const FilePlace place = file_place(from.scheme, entry.logical, entry.buffer.shape());
       const Tensor values = empty(place.shape, from.files->dtype(place.name));
       from.files->read(place.name, values.raw());
@@ -387,7 +377,7 @@ void read_buffers(const ParallelModel& model, const Fitting& from) {
 // Into the parameter as a whole.
 void load_whole(const nn::Parameter& parameter, const Fitting& from) {
   const Tensor values = parameter.detach();
-  if (from.of == WeightsOf::kDenseModel) {
+  if (from.stored.of == WeightsOf::kDenseModel) {
     copy_values(zeros({}, values.dtype()).expand(values.shape()), values);
   }
   read_parameter(parameter, from, {.values = values});

@@ -47,12 +47,18 @@ class PeftKeys {
     refuse_unless("lora_dropout", c.dropout >= 0 && c.dropout < 1, "expected one in [0, 1)");
     c.use_rslora = flag("use_rslora");
     c.use_dora = flag("use_dora");
+    only("bias", {PeftJson(), PeftJson("none"), PeftJson("lora_only")},
+         "expected none, or lora_only for the biases of the modules that have an adapter; others "
+         "can be trained by modules_to_save");
+    c.trains_biases = text("bias") == "lora_only";
     c.fan_in_fan_out = flag("fan_in_fan_out");
     c.targets = names("target_modules");
     c.excluded = names("exclude_modules");
+    c.parameters = strings("target_parameters");
     c.modules_to_save = strings("modules_to_save");
     c.ensure_weight_tying = flag("ensure_weight_tying");
-    refuse_unless("target_modules", !c.targets.empty() || !c.modules_to_save.empty(),
+    refuse_unless("target_modules",
+                  !c.targets.empty() || !c.modules_to_save.empty() || !c.parameters.empty(),
                   "name the modules, as every adapter_config.json does that PEFT has written");
     read_patterns(c);
     c.layers = layers();
@@ -237,13 +243,10 @@ class PeftKeys {
                             "eva_config", "corda_config", "loftq_config", "lora_ga_config"}) {
       seen_.emplace_back(key);
     }
-    only("bias", {PeftJson(), PeftJson("none")},
-         "biases that are trained beside the adapter are not read");
-    constexpr std::array<std::pair<const char*, const char*>, 7> kFeatures = {
+    constexpr std::array<std::pair<const char*, const char*>, 6> kFeatures = {
         {{"lora_bias", "an adapter's B has no bias here"},
          {"layer_replication", "layers are those of the base"},
          {"trainable_token_indices", "of a table of embeddings all rows are trained or none"},
-         {"target_parameters", "adapters stand beside linear modules, by target_modules"},
          {"use_qalora", "there is no QALoRA here"},
          {"alora_invocation_tokens", "an adapter takes part in all tokens"},
          {"megatron_config", "the base is a model of Hugging Face's names"}}};
@@ -301,7 +304,7 @@ PeftJson meaning_of(const PeftConfig& c) {
   PeftJson json = PeftJson::object();
   json["alpha_pattern"] = pattern_json(c.alpha_pattern);
   json["base_model_name_or_path"] = c.base.empty() ? PeftJson() : PeftJson(c.base);
-  json["bias"] = "none";
+  json["bias"] = c.trains_biases ? "lora_only" : "none";
   json["exclude_modules"] = names_json(c.excluded);
   json["fan_in_fan_out"] = c.fan_in_fan_out;
   json["inference_mode"] = true;
@@ -316,6 +319,7 @@ PeftJson meaning_of(const PeftConfig& c) {
   json["rank_pattern"] = pattern_json(c.rank_pattern);
   json["revision"] = nullptr;
   json["target_modules"] = c.targets.empty() ? PeftJson::array() : names_json(c.targets);
+  json["target_parameters"] = list_or_null(c.parameters);
   json["task_type"] = c.task_type.empty() ? PeftJson() : PeftJson(c.task_type);
   json["use_dora"] = c.use_dora;
   json["use_rslora"] = c.use_rslora;
@@ -333,7 +337,8 @@ bool fits(const PeftNames& names,
 bool PeftConfig::same_values(const PeftConfig& o) const {
   return base == o.base && task_type == o.task_type && rank == o.rank && alpha == o.alpha &&
          dropout == o.dropout && use_rslora == o.use_rslora && use_dora == o.use_dora &&
-         fan_in_fan_out == o.fan_in_fan_out && targets == o.targets && excluded == o.excluded &&
+         trains_biases == o.trains_biases && fan_in_fan_out == o.fan_in_fan_out &&
+         targets == o.targets && excluded == o.excluded && parameters == o.parameters &&
          rank_pattern == o.rank_pattern && alpha_pattern == o.alpha_pattern && layers == o.layers &&
          layers_pattern == o.layers_pattern && modules_to_save == o.modules_to_save &&
          ensure_weight_tying == o.ensure_weight_tying;

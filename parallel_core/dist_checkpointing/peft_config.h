@@ -1,8 +1,8 @@
 // adapter_config.json: what PEFT writes of a LoRA adapter, and reads again.
 //
 // Source of keys, defaults and of the rules by which names fit: LoraConfig and the tuners of the
-// peft library. What an adapter of it may be and ours are not (other kinds than LORA, a trained
-// bias, start values that change the base, ...) is refused with key and value.
+// peft library. What an adapter of it may be and ours are not (other kinds than LORA, start values
+// that change the base, ...) is refused with key and value.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +36,12 @@ struct PeftConfig {
   double dropout = 0;
   bool use_rslora = false;
   bool use_dora = false;
+  bool trains_biases = false;   ///< bias: lora_only, those of the modules that have an adapter
   bool fan_in_fan_out = false;  ///< the base's files hold [in, out]
   PeftNames targets;
   PeftNames excluded;
+  /// target_parameters: matrices that are parameters and no modules, those of stacked experts.
+  std::vector<std::string> parameters;
   /// Regular expressions for the end of a path, of which the first that fits counts.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
@@ -64,6 +67,9 @@ PeftConfig read_peft_config(const std::string& folder);
 /// changed; one that is made has the keys that PEFT writes, in its order.
 std::string peft_config_text(const PeftConfig& config);
 
+/// Whether a path is one that a list of names means: one of them, or ends with one after a dot.
+bool is_named(const std::vector<std::string>& names, std::string_view path);
+
 /// Which modules an adapter_config.json means, by the paths that they have in the Hugging Face
 /// model ("model.layers.0.self_attn.q_proj").
 class PeftModules {
@@ -81,6 +87,10 @@ class PeftModules {
   /// Whether a linear module has an adapter. All of these are a ValueError where an expression of
   /// the file takes too long to answer.
   bool targets(const std::string& path) const;
+  /// Whether a parameter of stacked experts ("model.layers.0.mlp.experts.down_proj") has one.
+  bool targets_parameter(const std::string& path) const {
+    return is_named(config_.parameters, path);
+  }
   /// Whether it is trained and saved whole: a name of modules_to_save ends its path.
   bool saves(const std::string& path) const;
   int64_t rank(const std::string& path) const;
@@ -95,8 +105,5 @@ class PeftModules {
   PeftConfig config_;
   std::unique_ptr<Patterns> patterns_;
 };
-
-/// Whether a path is one that a list of names means: one of them, or ends with one after a dot.
-bool is_named(const std::vector<std::string>& names, std::string_view path);
 
 }  // namespace tapestry

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <vector>
 
 #include "autograd/tensor/error.h"
+#include "interop/architectures/file_place.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/peft_names.h"
 #include "parallel_core/lora/adapter_plan.h"
@@ -18,6 +20,10 @@ namespace tapestry {
 namespace {
 
 constexpr std::string_view kWeightEnding = ".weight";
+
+constexpr const char* kOutputLayer = "lm_head";
+constexpr const char* kNoBias = "none";
+constexpr const char* kLoraOnly = "lora_only";
 
 // Of a module of the plan, by its path.
 struct Wanted {
@@ -42,9 +48,14 @@ WantedModules wanted_modules(const AdapterPlan& plan) {
 // A module that PEFT could put an adapter beside.
 struct KnownModule {
   std::string path;
-  bool linear = false;   // or a table of embeddings
-  bool adapted = false;  // here it can have an adapter
+  bool linear = false;     // or a table of embeddings
+  bool adapted = false;    // here it can have an adapter
+  bool parameter = false;  // of stacked experts, which target_parameters name
 };
+
+bool is_meant(const PeftModules& peft, const KnownModule& module) {
+  return module.parameter ? peft.targets_parameter(module.path) : peft.targets(module.path);
+}
 
 // All of the model: of routed experts those that the first one stands for.
 std::vector<KnownModule> known_modules(const TransformerConfig& config) {
@@ -55,12 +66,16 @@ std::vector<KnownModule> known_modules(const TransformerConfig& config) {
       const bool norm = module.name.ends_with("norm");
       if (!norm) {
         out.push_back({.path = path_of(module.hf_path, module.name),
-                       .linear = !table,
-                       .adapted = cell.takes_adapter});
+                       .linear = !table && cell.experts == 0,
+                       .adapted = cell.takes_adapter,
+                       .parameter = cell.experts > 0});
       }
     }
   }
   const FileNames names(name_scheme(config), config);
+  if (stacks_experts(names.scheme)) {
+    return out;
+  }
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     for (const char* matrix : {"w_gate", "w_up", "w_down"}) {
       if (is_moe_layer(config, layer)) {
@@ -116,9 +131,9 @@ bool means(const PeftModules& peft,
     const auto found = wanted.find(module.path);
     if (found == wanted.end()) {
       const bool passed_over = peft.config().targets.all_linear && !module.linear;
-      return passed_over || !peft.targets(module.path);
+      return passed_over || !is_meant(peft, module);
     }
-    return peft.targets(module.path) && peft.rank(module.path) == found->second.rank &&
+    return is_meant(peft, module) && peft.rank(module.path) == found->second.rank &&
            peft.alpha(module.path) == found->second.alpha;
   });
 }
@@ -135,8 +150,11 @@ std::vector<std::string> saved_paths(const TransformerConfig& config, const Adap
     }
   };
   for (const std::string& tensor : plan.saved_modules) {
+    if (is_adapted_bias(plan, tensor)) {
+      continue;  // by `bias`, and no module of its own
+    }
     const bool vector = tensor.ends_with(".bias") || tensor.find("norm.") != std::string::npos;
-    add(peft_place(names, tensor, vector ? Shape{1} : Shape{1, 1}).name);
+    add(peft_place(names, plan, tensor, vector ? Shape{1} : Shape{1, 1}).name);
     if (const std::string twin = peft_twin(config, tensor); !twin.empty()) {
       add(twin);
     }
@@ -146,7 +164,7 @@ std::vector<std::string> saved_paths(const TransformerConfig& config, const Adap
 
 // Every module that has a name of its own, norms too.
 std::vector<std::string> all_paths(const TransformerConfig& config) {
-  std::vector<std::string> out = {"lm_head"};
+  std::vector<std::string> out = {kOutputLayer};
   for (const ModelCell& cell : model_cells(config)) {
     for (const ModelModule& module : cell.modules) {
       out.push_back(path_of(module.hf_path, module.name));
@@ -242,8 +260,10 @@ std::optional<LoraTargets> direct_targets(const PeftConfig& peft) {
     return std::nullopt;
   }
   LoraTargets targets;
-  for (const std::string& name : peft.targets.names) {
-    targets.patterns.push_back(concat("(.*\\.)?", escaped(name)));
+  for (const std::vector<std::string>* names : {&peft.targets.names, &peft.parameters}) {
+    for (const std::string& name : *names) {
+      targets.patterns.push_back(concat("(.*\\.)?", escaped(name)));
+    }
   }
   if (peft.targets.pattern) {
     targets.patterns.push_back(*peft.targets.pattern);
@@ -272,6 +292,7 @@ std::optional<WantedModules> planned(TransformerConfig model, const LoraConfig& 
   model.lora = lora;
   model.lora.use_lora = true;
   model.lora.modules_to_save.clear();
+  model.lora.bias = kNoBias;
   try {
     return wanted_modules(plan_adapter(model));
   } catch (const ValueError&) {
@@ -279,12 +300,33 @@ std::optional<WantedModules> planned(TransformerConfig model, const LoraConfig& 
   }
 }
 
+// Every name of target_parameters must mean something.
+void check_parameters(const PeftModules& peft,
+                      const TransformerConfig& model,
+                      const std::string& source) {
+  const std::vector<KnownModule> known = known_modules(model);
+  for (const std::string& name : peft.config().parameters) {
+    check<ValueError>(
+        std::any_of(known.begin(), known.end(),
+                    [&](const KnownModule& module) {
+                      return module.parameter && is_named({name}, module.path);
+                    }),
+        source, ": target_parameters: '", name,
+        "' means nothing here: adapters stand beside linear modules "
+        "(target_modules), and beside the matrices of experts where the model's files "
+        "have all experts in one tensor, as those of GPT-OSS");
+  }
+}
+
 WantedModules wanted_by(const PeftModules& peft,
                         const TransformerConfig& model,
                         const std::string& source) {
   WantedModules out;
+  check_parameters(peft, model, source);
   for (const KnownModule& module : known_modules(model)) {
-    if (!peft.targets(module.path) || (peft.config().targets.all_linear && !module.linear)) {
+    const bool passed_over =
+        peft.config().targets.all_linear && !module.linear && !module.parameter;
+    if (!is_meant(peft, module) || passed_over) {
       continue;
     }
     check<ValueError>(module.adapted, source, ": target_modules mean ", module.path,
@@ -303,6 +345,7 @@ std::vector<std::string> saved_patterns(const PeftModules& peft,
                                         const TransformerConfig& model,
                                         const std::string& source) {
   const bool tied = !model.untie_embeddings_and_output_weights;
+  const bool head = peft.saves(kOutputLayer);
   std::string table;
   std::vector<std::string> out;
   bool has_table = false;
@@ -317,16 +360,40 @@ std::vector<std::string> saved_patterns(const PeftModules& peft,
       }
     }
   }
-  const bool stay_one = peft.config().ensure_weight_tying && has_table;
-  check<ValueError>(!tied || stay_one || has_table == peft.saves("lm_head"), source,
-                    ": modules_to_save mean ", has_table ? table : "lm_head", " and not ",
-                    has_table ? "lm_head" : table,
-                    ", which are one matrix in this model and would part: set "
+  if (tied && head && !has_table) {
+    out.emplace_back(kOutputLayer);
+  }
+  check<ValueError>(!tied || !has_table || head || peft.config().ensure_weight_tying, source,
+                    ": modules_to_save mean ", table,
+                    " and not lm_head, which are one matrix in this model and would part: set "
                     "tie_word_embeddings: false in the base's config.json and give its weights an "
                     "lm_head.weight (merging the adapter does that)");
   check<ValueError>(!out.empty() || peft.config().modules_to_save.empty(), source,
                     ": modules_to_save mean nothing of this model");
   return out;
+}
+
+// Whether the adapter in a folder has trained the output layer of a model that has one matrix for
+// it and for the table of embeddings by itself. Adapters of the matrix as one hold it twice.
+bool parts_tied_head(const PeftModules& peft,
+                     const TransformerConfig& model,
+                     const std::string& folder) {
+  if (model.untie_embeddings_and_output_weights || !peft.saves(kOutputLayer) ||
+      peft.config().ensure_weight_tying) {
+    return false;
+  }
+  const FileNames names(name_scheme(model), model);
+  std::string table = file_place(names, "tok_embeddings.weight", {1, 1}).name;
+  if (!peft.saves(table.substr(0, table.size() - kWeightEnding.size()))) {
+    return true;
+  }
+  if (!holds_adapter(folder)) {
+    return false;
+  }
+  table = concat(kPeftPrefix, table);
+  const std::string head = concat(kPeftPrefix, kOutputLayer, kWeightEnding);
+  const std::unique_ptr<TensorSource> files = open_adapter(folder);
+  return files->contains(head) && files->contains(table) && !same_bytes(*files, head, table);
 }
 
 }  // namespace
@@ -344,8 +411,9 @@ PeftConfig peft_config_of(const TransformerConfig& config,
     return means(modules, wanted, known) && saves_the_same(config, modules, saved);
   };
   const bool transposed = name_scheme(config).transposed();
+  const bool trains_biases = lora.bias == kLoraOnly;
   if (came != nullptr && came->use_rslora == lora.use_rslora && came->use_dora == lora.use_dora &&
-      came->dropout == lora.lora_dropout && fits(*came)) {
+      came->trains_biases == trains_biases && came->dropout == lora.lora_dropout && fits(*came)) {
     return *came;
   }
   PeftConfig peft{.base = base,
@@ -355,13 +423,18 @@ PeftConfig peft_config_of(const TransformerConfig& config,
                   .dropout = lora.lora_dropout,
                   .use_rslora = lora.use_rslora,
                   .use_dora = lora.use_dora,
+                  .trains_biases = trains_biases,
                   .fan_in_fan_out = transposed};
-  std::vector<std::string> paths;
-  std::vector<std::string> others;
-  for (const KnownModule& module : known) {
-    (wanted.contains(module.path) ? paths : others).push_back(module.path);
+  for (const bool parameters : {false, true}) {
+    std::vector<std::string> paths;
+    std::vector<std::string> others;
+    for (const KnownModule& module : known) {
+      if (module.parameter == parameters) {
+        (wanted.contains(module.path) ? paths : others).push_back(module.path);
+      }
+    }
+    (parameters ? peft.parameters : peft.targets.names) = shortest_names(paths, others);
   }
-  peft.targets.names = shortest_names(paths, others);
   peft.rank_pattern =
       patterns_for<int64_t>(wanted, peft.rank, [](const Wanted& w) { return w.rank; });
   peft.alpha_pattern =
@@ -380,7 +453,8 @@ LoraConfig lora_config_of(const PeftConfig& peft,
                   .lora_alpha = peft.alpha,
                   .lora_dropout = peft.dropout,
                   .use_rslora = peft.use_rslora,
-                  .use_dora = peft.use_dora};
+                  .use_dora = peft.use_dora,
+                  .bias = peft.trains_biases ? kLoraOnly : kNoBias};
   const WantedModules wanted = wanted_by(modules, model, source);
   lora.modules_to_save = saved_patterns(modules, model, source);
   if (peft.targets.all_linear && planned(model, lora) == wanted) {
@@ -398,7 +472,11 @@ LoraConfig lora_config_of(const PeftConfig& peft,
 
 void configure_adapter(AllConfig& config, const std::string& folder) {
   const std::string source = concat(folder, "/", kAdapterConfigFile);
-  config.lora_config = lora_config_of(read_peft_config(folder), config.model_config, source);
+  const PeftConfig peft = read_peft_config(folder);
+  if (parts_tied_head(PeftModules(peft, source), config.model_config, folder)) {
+    config.model_config.untie_embeddings_and_output_weights = true;
+  }
+  config.lora_config = lora_config_of(peft, config.model_config, source);
   config.lora_config.adapter = folder;
   config.model_config.lora = config.lora_config;
   plan_adapter(config);  // refuses what cannot be trained whole by itself
@@ -430,6 +508,8 @@ void check_adapter_config(const TransformerConfig& config, const std::string& fo
                     differs("use_rslora", config.lora.use_rslora, peft.use_rslora));
   check<ValueError>(peft.use_dora == config.lora.use_dora,
                     differs("use_dora", config.lora.use_dora, peft.use_dora));
+  const char* bias = peft.trains_biases ? kLoraOnly : kNoBias;
+  check<ValueError>(bias == config.lora.bias, differs("bias", config.lora.bias, bias));
 }
 
 }  // namespace tapestry

@@ -282,7 +282,7 @@ class StageEstimate {
         element_(d(size_of(model_.compute_dtype))),
         tokens_(d(config.dataset_config.batch_size) * d(model_.seq_length) / d(cp_)),
         piece_(tokens_ / (model_.sequence_parallel ? d(shares_.tensor) : 1.0)),
-        trained_(trained_share(model_, stage, shares_.tensor)) {}
+        trained_(trained_share(model_, stage, shares_)) {}
 
   MemoryEstimate make() {
     estimate_.stage = stage_.rank;

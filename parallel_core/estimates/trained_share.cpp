@@ -55,14 +55,14 @@ std::map<std::string, ModelMatrix> by_weight(const TransformerConfig& config) {
 
 TrainedShare trained_share(const TransformerConfig& config,
                            const PipelineStage& stage,
-                           int64_t tp) {
+                           const ModelShares& shares) {
   TrainedShare share;
   if (!config.lora.use_lora) {
     return share;
   }
   const AdapterPlan plan = plan_adapter(config);
   const std::map<std::string, ModelMatrix> matrices = by_weight(config);
-  const auto divided = static_cast<double>(tp > 0 ? tp : 1);
+  const auto divided = static_cast<double>(shares.tensor);
   std::set<int64_t> attention;
   std::set<int64_t> mlp;
   for (const AdaptedModule& module : plan.modules) {
@@ -74,10 +74,14 @@ TrainedShare trained_share(const TransformerConfig& config,
       (is_first_of_mlp(matrix.role) ? mlp : attention).insert(matrix.layer);
     }
     const bool by_rows = matrix.sharded_axis == 0;
+    const bool of_experts = module.experts > 0;
+    const auto count =
+        of_experts ? static_cast<double>(module.experts) / static_cast<double>(shares.expert) : 1.0;
+    const double ranks = of_experts ? static_cast<double>(shares.expert_tensor) : divided;
     const auto rank = static_cast<double>(module.rank);
-    const double in = static_cast<double>(module.in_features) / (by_rows ? 1 : divided);
-    const double out = static_cast<double>(module.out_features) / (by_rows ? divided : 1);
-    share.adapters += rank * (in + out) + (config.lora.use_dora ? out : 0);
+    const double in = static_cast<double>(module.in_features) / (by_rows ? 1 : ranks);
+    const double out = static_cast<double>(module.out_features) / (by_rows ? ranks : 1);
+    share.adapters += count * rank * (in + out) + (config.lora.use_dora ? out : 0);
     share.ranks += rank;
   }
   for (size_t i = 0; i < plan.saved_modules.size(); ++i) {
@@ -100,7 +104,7 @@ TrainedShare trained_share(const TransformerConfig& config,
 }
 
 TrainedShare trained_share(const TransformerConfig& config) {
-  return trained_share(config, whole_model(config), 1);
+  return trained_share(config, whole_model(config), {});
 }
 
 std::string trained_share_text(const TransformerConfig& config) {

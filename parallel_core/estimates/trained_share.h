@@ -5,6 +5,7 @@
 #include <string>
 
 #include "parallel_core/config/config.h"
+#include "parallel_core/config/model_matrices.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
 
 namespace tapestry {
@@ -22,9 +23,11 @@ struct TrainedShare {
   double trained() const { return adapters + saved; }
 };
 
-/// Of one rank's part of the model, where `tp` ranks divide matrices. Without use_lora nothing.
+/// Of one rank's part of the model. Without use_lora nothing.
 /// ValueError as plan_adapter().
-TrainedShare trained_share(const TransformerConfig& config, const PipelineStage& stage, int64_t tp);
+TrainedShare trained_share(const TransformerConfig& config,
+                           const PipelineStage& stage,
+                           const ModelShares& shares);
 /// Of the whole model.
 TrainedShare trained_share(const TransformerConfig& config);
 

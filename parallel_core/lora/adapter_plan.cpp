@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/lora_keys.h"
 #include "parallel_core/lora/model_cells.h"
-#include "parallel_core/lora/name_pattern.h"
 
 namespace tapestry {
 
@@ -16,6 +16,8 @@ namespace {
 
 constexpr const char* kTargets = "lora_config.target_cells";
 constexpr const char* kSaved = "lora_config.modules_to_save";
+constexpr const char* kBias = "lora_config.bias";
+constexpr std::string_view kBiasEnding = ".bias";
 
 // Which modules of a cell a pattern means: those that it matches by their own names, or all if it
 // matches the cell's.
@@ -61,7 +63,7 @@ class Targets {
 
   // Appends the adapted modules of a cell.
   void add_modules(const ModelCell& cell, std::vector<AdaptedModule>& out) {
-    std::vector<bool> wanted(cell.modules.size(), !lora_.target_cells);
+    std::vector<bool> wanted(cell.modules.size(), !lora_.target_cells && cell.experts == 0);
     for (Use& use : patterns_) {
       const std::vector<bool> fits = meant(cell, use.pattern);
       for (size_t i = 0; i < fits.size(); ++i) {
@@ -91,6 +93,7 @@ class Targets {
       adapted.weights = module.weights;
       adapted.in_features = cell.in_features;
       adapted.out_features = module.out_features();
+      adapted.experts = cell.experts;
       adapted.rank = lora_.lora_rank;
       adapted.alpha = lora_.lora_alpha;
       if (own[i] != nullptr) {
@@ -127,6 +130,15 @@ std::string some_names(const TransformerConfig& config) {
                 "'");
 }
 
+void add_whole(const ModelModule& module, size_t tensor, AdapterPlan& plan) {
+  const std::string& name = module.tensors[tensor];
+  if (std::find(plan.saved_modules.begin(), plan.saved_modules.end(), name) ==
+      plan.saved_modules.end()) {
+    plan.saved_modules.push_back(name);
+    plan.saved_sizes.push_back(module.sizes[tensor]);
+  }
+}
+
 void add_saved(const TransformerConfig& config,
                const std::vector<ModelCell>& cells,
                AdapterPlan& plan) {
@@ -137,7 +149,7 @@ void add_saved(const TransformerConfig& config,
       const std::vector<bool> fits =
           meant(cell, [&](const std::string& name) { return pattern.matches_end(name); });
       const auto count = std::count(fits.begin(), fits.end(), true);
-      if (count == 0) {
+      if (count == 0 || cell.experts > 0) {
         continue;
       }
       used = true;
@@ -154,20 +166,59 @@ void add_saved(const TransformerConfig& config,
       }
       for (const ModelModule& module : cell.modules) {
         for (size_t i = 0; i < module.tensors.size(); ++i) {
-          if (std::find(plan.saved_modules.begin(), plan.saved_modules.end(), module.tensors[i]) ==
-              plan.saved_modules.end()) {
-            plan.saved_modules.push_back(module.tensors[i]);
-            plan.saved_sizes.push_back(module.sizes[i]);
-          }
+          add_whole(module, i, plan);
         }
       }
     }
     check<ValueError>(used, kSaved, ": '", text,
                       "' matches nothing of the model, whose parts have names like ",
-                      some_names(config),
-                      config.untie_embeddings_and_output_weights
-                          ? "'lm_head'"
-                          : "; the head is the table of embeddings here (tok_embeddings)");
+                      some_names(config), ", 'tok_embeddings', 'lm_head'");
+  }
+}
+
+// A bias that is fused in memory is one parameter, which is trained or not.
+void add_biases(const std::vector<ModelCell>& cells, AdapterPlan& plan) {
+  bool found = false;
+  for (const ModelCell& cell : cells) {
+    if (cell.experts > 0) {
+      continue;  // PEFT has biases of modules in mind, and theirs are parameters
+    }
+    const ModelModule* without = nullptr;
+    bool some = false;
+    for (const ModelModule& module : cell.modules) {
+      const bool adapted =
+          std::any_of(plan.modules.begin(), plan.modules.end(), [&](const AdaptedModule& of) {
+            return of.cell == cell.path && of.module == module.name;
+          });
+      for (size_t i = 0; i < module.tensors.size(); ++i) {
+        if (module.tensors[i].ends_with(kBiasEnding)) {
+          if (adapted) {
+            add_whole(module, i, plan);
+          }
+          some = some || adapted;
+          without = adapted ? without : &module;
+        }
+      }
+    }
+    check<ValueError>(!some || without == nullptr, kBias,
+                      ": lora_only means a part of the bias of ", cell.path,
+                      ", which is one parameter: adapt ", without == nullptr ? "" : without->name,
+                      " too (target_cells)");
+    found = found || some;
+  }
+  check<ValueError>(found, kBias, ": is lora_only, but no matrix that has an adapter has a bias");
+}
+
+// What PEFT does not do beside parameters, and its files cannot say.
+void check_experts(const LoraConfig& lora, const AdapterPlan& plan) {
+  for (const AdaptedModule& module : plan.modules) {
+    check<ValueError>(module.experts == 0 || !lora.use_dora,
+                      "lora_config.use_dora: is True, and adapters beside stacked experts (",
+                      module.module, ") have no magnitudes; use False");
+    check<ValueError>(module.experts == 0 || lora.lora_dropout == 0,
+                      "lora_config.lora_dropout: is ", lora.lora_dropout,
+                      ", and adapters beside stacked experts (", module.module,
+                      ") have no dropout; use 0");
   }
 }
 
@@ -222,7 +273,11 @@ AdapterPlan plan_adapter(const TransformerConfig& config) {
                       "choose; names are like ",
                       some_names(config));
   }
+  check_experts(config.lora, plan);
   add_saved(config, cells, plan);
+  if (config.lora.bias == "lora_only") {
+    add_biases(cells, plan);
+  }
   return plan;
 }
 
@@ -246,7 +301,21 @@ std::vector<AdaptedModule> adapted_modules(const TransformerConfig& config,
   return out;
 }
 
-std::string lora_a_name(const AdaptedModule& module) { return module.module + ".lora_A.weight"; }
+bool is_adapted_bias(const AdapterPlan& plan, std::string_view logical) {
+  if (!logical.ends_with(kBiasEnding)) {
+    return false;
+  }
+  const std::string weight =
+      concat(logical.substr(0, logical.size() - kBiasEnding.size()), ".weight");
+  return std::any_of(plan.modules.begin(), plan.modules.end(), [&](const AdaptedModule& module) {
+    return std::find(module.weights.begin(), module.weights.end(), weight) != module.weights.end();
+  });
+}
+
+std::string lora_a_name(const AdaptedModule& module, int64_t expert) {
+  return (module.experts > 0 ? module_of_expert(module.module, expert) : module.module) +
+         ".lora_A.weight";
+}
 std::string lora_b_name(const std::string& weight) {
   return adapter_stem(weight) + ".lora_B.weight";
 }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "parallel_core/config/config.h"
@@ -32,6 +33,9 @@ struct AdaptedModule {
   double scale = 0;  ///< alpha / rank, or alpha / sqrt(rank)
   int64_t in_features = 0;
   int64_t out_features = 0;  ///< of all its weights together
+  /// Of stacked experts: how many, each with an A and Bs of its own; module and weights are then
+  /// "layers.0.moe.experts.w_gate_up" and those of the first. Else 0.
+  int64_t experts = 0;
 
   bool operator==(const AdaptedModule&) const = default;
 };
@@ -50,16 +54,20 @@ struct AdapterPlan {
 /// Hugging Face path or of its logical name ("layers.0.attention.wq"), or of the path in memory of
 /// the cell that it is part of, unless it matches some modules of the cell by their own names: so
 /// ".*v_proj" means v_proj, and ".*qkv_proj" all three. Entries {cell, rank, alpha} are matched in
-/// the same way; the first one that fits counts. Norms, embeddings, the head, routers and routed
-/// experts get no adapter: a pattern that matches one is warned of, and so is one that matches
-/// nothing. Without target_cells all matrices of attention and MLP have adapters.
+/// the same way; the first one that fits counts. Norms, embeddings, the head and routers get no
+/// adapter, nor do routed experts that have tensors of their own: a pattern that matches one is
+/// warned of, and so is one that matches nothing. Experts that are stacked in one parameter
+/// (GPT-OSS) get adapters if a pattern names it ("layers.0.moe.experts.w_down",
+/// ".*experts.down_proj"). Without target_cells all matrices of attention and MLP have adapters.
 ///
 /// An entry of modules_to_save matches like this too, or the end of a name after a dot, as in PEFT:
-/// "lm_head", "embed_tokens". Parameters that are fused in memory can only be named together.
+/// "lm_head", "embed_tokens". Parameters that are fused in memory can only be named together. With
+/// bias: lora_only the biases of all adapted modules are trained whole too.
 ///
 /// ValueError if target_cells match nothing, an entry with a cell of its own matches no adapted
-/// module, a text is no regular expression, or something of modules_to_save matches nothing, is
-/// adapted too, or is part of a parameter.
+/// module, a text is no regular expression, something of modules_to_save matches nothing, is
+/// adapted too, or is part of a parameter, stacked experts are to have dropout or DoRA (PEFT has
+/// neither for them), or bias: lora_only means a part of a fused bias or none.
 AdapterPlan plan_adapter(const AllConfig& config);
 AdapterPlan plan_adapter(const TransformerConfig& config);
 
@@ -68,9 +76,14 @@ AdapterPlan plan_adapter(const TransformerConfig& config);
 std::vector<AdaptedModule> adapted_modules(const TransformerConfig& config,
                                            const std::string& weight);
 
+/// Whether a logical tensor is the bias of a matrix that an adapter of the plan is beside.
+bool is_adapted_bias(const AdapterPlan& plan, std::string_view logical);
+
 /// Names of an adapter's logical tensors: A has [rank, in]; B and the magnitudes (DoRA) are split
 /// by base weights, `weight` being one of AdaptedModule::weights: [out, rank] and [out].
-std::string lora_a_name(const AdaptedModule& module);
+/// Of stacked experts both are of one expert, `weight` being
+/// "layers.0.moe.experts.3.w_gate.weight".
+std::string lora_a_name(const AdaptedModule& module, int64_t expert = 0);
 std::string lora_b_name(const std::string& weight);
 std::string lora_magnitude_name(const std::string& weight);
 

@@ -12,9 +12,6 @@ namespace tapestry {
 
 namespace {
 
-// The distribution that PEFT starts A from: uniform within 1 / sqrt(in).
-InitMethod start_of_a() { return {InitMethod::Kind::kHeUniform, 1 / std::sqrt(6.0)}; }
-
 // Elements [begin, begin + size) of a parameter of `total`, whatever its shape.
 void place_flat(LogicalInit& init, int64_t begin, int64_t size, int64_t total) {
   init.logical.view_shape = {total};
@@ -81,6 +78,8 @@ void place_all(LowRankSpec& spec, int64_t input_size) {
 
 }  // namespace
 
+InitMethod start_of_lora_a() { return {InitMethod::Kind::kHeUniform, 1 / std::sqrt(6.0)}; }
+
 ParallelLinearSpec with_adapters(ParallelLinearSpec spec,
                                  const TransformerConfig& config,
                                  DividedSide divided,
@@ -98,8 +97,8 @@ ParallelLinearSpec with_adapters(ParallelLinearSpec spec,
     const Shape a_shape = {adapted.rank, adapted.in_features};
     module.a = by_columns && spec.layout.size > 1
                    ? sliced(lora_a_name(adapted), a_shape, 1, spec.layout.rank * spec.input_size,
-                            spec.input_size, start_of_a())
-                   : whole(lora_a_name(adapted), a_shape, start_of_a());
+                            spec.input_size, start_of_lora_a())
+                   : whole(lora_a_name(adapted), a_shape, start_of_lora_a());
     for (const std::string& name : adapted.weights) {
       const auto weight =
           std::find_if(spec.weight.begin(), spec.weight.end(),

@@ -9,6 +9,9 @@ namespace tapestry {
 /// Which side of a weight tensor-parallel ranks divide.
 enum class DividedSide : uint8_t { kRows, kColumns };
 
+/// The distribution that PEFT starts A from: uniform within 1 / sqrt(in).
+InitMethod start_of_lora_a();
+
 /// Adds to `spec`, of a layer whose logical weights are parts of a cell of the model, the adapters
 /// that lora_config has for them (adapted_modules()). `sequence_first`: hidden states are [S, B,
 /// H].

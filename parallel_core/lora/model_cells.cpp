@@ -13,6 +13,14 @@ namespace tapestry {
 
 namespace {
 
+constexpr std::string_view kExperts = ".experts.";
+
+// "layers.0.moe.experts.0.w_down" without the number.
+std::string of_all_experts(const std::string& matrix) {
+  const size_t at = matrix.find(kExperts) + kExperts.size();
+  return matrix.substr(0, at) + matrix.substr(matrix.find('.', at) + 1);
+}
+
 // Puts together cells whose tensors have the names of the configuration's files.
 class CellMaker {
  public:
@@ -21,27 +29,34 @@ class CellMaker {
   // Adds a matrix, a norm or a table to the cell of its module, which is the last one or a new one.
   // Matrices that one file tensor holds are one module of the cell.
   void add(const ModelMatrix& matrix, std::vector<ModelCell>& cells) const {
-    if (matrix.experts > 0) {
+    const bool of_experts = matrix.experts > 0;
+    if (of_experts && !stacks_experts(names_.scheme)) {
       return;
     }
-    if (cells.empty() || cells.back().path != matrix.module) {
-      cells.push_back({.path = matrix.module,
-                       .in_features = matrix.takes_adapter ? matrix.shape.back() : 1,
-                       .takes_adapter = matrix.takes_adapter});
+    const bool takes_adapter = matrix.takes_adapter || of_experts;
+    const std::string cell_path =
+        of_experts ? concat(matrix.module, matrix.role == MatrixRole::kDown ? ".w2" : ".w1")
+                   : matrix.module;
+    if (cells.empty() || cells.back().path != cell_path) {
+      cells.push_back({.path = cell_path,
+                       .in_features = takes_adapter ? matrix.shape.back() : 1,
+                       .takes_adapter = takes_adapter,
+                       .experts = matrix.experts});
     }
     ModelCell& cell = cells.back();
     const std::string path = hf_path(matrix.name, matrix.shape.size());
+    const std::string name = of_experts ? of_all_experts(matrix.name) : matrix.name;
     if (!path.empty() && !cell.modules.empty() && cell.modules.back().hf_path == path) {
-      const size_t last = matrix.name.rfind('.') + 1;
-      const bool gated = std::string_view(matrix.name).substr(last) == "w_up";
+      const size_t last = name.rfind('.') + 1;
+      const bool gated = std::string_view(name).substr(last) == "w_up";
       cell.modules.back().name =
-          matrix.name.substr(0, last) + std::string(gated ? kFusedGate : kFusedName);
+          name.substr(0, last) + std::string(gated ? kFusedGate : kFusedName);
     } else {
-      cell.modules.push_back({.name = matrix.name, .hf_path = path});
+      cell.modules.push_back({.name = name, .hf_path = path});
     }
     ModelModule& module = cell.modules.back();
     const std::string weight = matrix.name + ".weight";
-    if (matrix.takes_adapter) {
+    if (takes_adapter) {
       module.weights.push_back(weight);
       module.rows.push_back(matrix.shape[0]);
     }
@@ -66,6 +81,9 @@ class CellMaker {
     }
     const std::string full = name + std::string(kEnd);
     const std::string in_file = file_place(names_, full, Shape::filled(dims, 1)).name;
+    if (stacks_experts(names_.scheme) && name.find(kExperts) != std::string::npos) {
+      return in_file;  // a parameter, and no module with a weight
+    }
     return in_file.ends_with(kEnd) && in_file != full
                ? in_file.substr(0, in_file.size() - kEnd.size())
            : name == "lm_head" ? name
@@ -77,6 +95,12 @@ class CellMaker {
 
 }  // namespace
 
+std::string module_of_expert(std::string module, int64_t expert) {
+  const size_t at = module.find(kExperts);
+  return at == std::string::npos ? std::move(module)
+                                 : module.insert(at + kExperts.size(), concat(expert, "."));
+}
+
 int64_t ModelModule::out_features() const {
   return std::accumulate(rows.begin(), rows.end(), int64_t{0});
 }
@@ -85,7 +109,7 @@ std::vector<ModelCell> adapted_cells(const TransformerConfig& config, int64_t la
   const CellMaker maker(config);
   std::vector<ModelCell> out;
   for (const ModelMatrix& matrix : layer_matrices(config, layer)) {
-    if (matrix.takes_adapter) {
+    if (matrix.takes_adapter || matrix.experts > 0) {
       maker.add(matrix, out);
     }
   }

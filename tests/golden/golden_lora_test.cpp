@@ -144,7 +144,7 @@ Tensors in_file(const LogicalState& found, const TransformerConfig& config) {
     if (!is_adapter_tensor(logical)) {
       continue;
     }
-    const FilePlace place = peft_place(names, logical, tensor.shape());
+    const FilePlace place = peft_place(names, {}, logical, tensor.shape());
     std::vector<double>& whole = out[place.name];
     whole.resize(static_cast<size_t>(place.shape.numel()));
     const std::vector<double> values = tensor.to_vector<double>();
@@ -203,7 +203,7 @@ std::map<std::string, double> norms_in_file(const Json& found, const Transformer
   std::map<std::string, double> out;
   for (const auto& [logical, norm] : found.items()) {
     const bool is_vector = logical.ends_with("vector");
-    double& sum = out[peft_place(names, logical, is_vector ? Shape{1} : Shape{1, 1}).name];
+    double& sum = out[peft_place(names, {}, logical, is_vector ? Shape{1} : Shape{1, 1}).name];
     sum = std::hypot(sum, norm.get<double>());
   }
   return out;

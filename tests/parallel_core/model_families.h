@@ -35,4 +35,14 @@ inline Overrides qwen2_moe(const Overrides& more = {}) {
                 more);
 }
 
+/// A GPT-OSS of four experts, whose matrices lie in one tensor for all of them.
+inline Overrides gpt_oss(const Overrides& more = {}) {
+  return joined(llama({kModel + "hf_model_type=gpt_oss", kUntied, kQkvBias,
+                       kModel + "out_proj_has_bias=True", kModel + "mlp_has_bias=True",
+                       kModel + "hidden_act=clamped_swiglu", kModel + "gated_linear_unit=True",
+                       kModel + "attention_sinks=True", kMoe + "num_experts=4",
+                       kMoe + "moe_router_topk=2", kMoe + "moe_router_has_bias=True"}),
+                more);
+}
+
 }  // namespace tapestry::testing

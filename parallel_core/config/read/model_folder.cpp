@@ -6,6 +6,7 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/lora_keys.h"
 #include "parallel_core/config/rotary_keys.h"
 #include "parallel_core/config/schema/schema.h"
 
@@ -70,6 +71,10 @@ bool says_nothing(const HfSetting& setting,
   }
   if (setting.key == "ffn_hidden_size") {
     return !has_dense_layer(config);
+  }
+  if (setting.key == "untie_embeddings_and_output_weights" && config.lora.use_lora &&
+      saves_output_layer(config.lora)) {
+    return true;  // it starts as the table where the file has one matrix for both
   }
   constexpr std::string_view kRotary = "rotary_config.";
   if (setting.key.starts_with(kRotary) &&

@@ -1,7 +1,31 @@
 // What lora_config means together with other sections.
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/lora_keys.h"
 #include "parallel_core/config/resolve/resolve.h"
 
 namespace tapestry::config {
+
+namespace {
+
+// What is trained whole by its own name has a matrix of its own, which starts as the table.
+void part_tied_head(Resolution& r) {
+  constexpr const char* kUntie = "model_config.untie_embeddings_and_output_weights";
+  constexpr const char* kSave = "lora_config.modules_to_save";
+  AllConfig& config = r.config();
+  if (!r.sound({kUntie, kSave}) || config.model_config.untie_embeddings_and_output_weights) {
+    return;
+  }
+  try {
+    if (saves_output_layer(config.lora_config)) {
+      config.model_config.untie_embeddings_and_output_weights = true;
+      r.derived(kUntie, kSave);
+    }
+  } catch (const ValueError& error) {
+    r.error(kSave, error.what());
+  }
+}
+
+}  // namespace
 
 void resolve_lora(Resolution& r) {
   constexpr const char* kUse = "lora_config.use_lora";
@@ -13,7 +37,7 @@ void resolve_lora(Resolution& r) {
   }
   if (!config.lora_config.use_lora) {
     for (const char* key : {"lora_rank", "lora_alpha", "lora_dropout", "target_cells", "use_rslora",
-                            "use_dora", "modules_to_save", "adapter", "base_dtype"}) {
+                            "use_dora", "bias", "modules_to_save", "adapter", "base_dtype"}) {
       r.idle(concat("lora_config.", key), "without use_lora");
     }
     return;
@@ -26,6 +50,7 @@ void resolve_lora(Resolution& r) {
       }
     }
   }
+  part_tied_head(r);
   config.model_config.lora = config.lora_config;
 }
 

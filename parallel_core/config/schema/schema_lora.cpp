@@ -39,6 +39,12 @@ constexpr Key kKeys[] = {
      .field = f<&L::use_dora>,
      .doc = "Train the lengths of the rows of adapted matrices in addition to their directions "
             "(DoRA)."},
+    {.name = "bias",
+     .field = f<&L::bias>,
+     .check = one_of("none|lora_only"),
+     .doc =
+         "Biases that are trained whole in addition to the low-rank additions: none, or those of "
+         "the matrices that have some (`lora_only`)."},
     {.name = "modules_to_save",
      .field = f<&L::modules_to_save>,
      .doc = "Regular expressions for the modules that are trained whole in addition to the "

@@ -1,6 +1,7 @@
 #include "parallel_core/transformer/moe/experts.h"
 
 #include <numeric>
+#include <utility>
 
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/indexing.h"
@@ -9,6 +10,8 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/init_method.h"
+#include "parallel_core/lora/adapter_plan.h"
+#include "parallel_core/lora/low_rank_spec.h"
 #include "parallel_core/parameter_ranks.h"
 
 namespace tapestry {
@@ -64,6 +67,8 @@ Experts::Experts(const TransformerConfig& config, int64_t layer_number)
              {.expert = true, .matmul = true, .tp = sliced_flag, .tp_axis = 1});
   w2_ = &add("w2", {count_, hidden_, own}, logical_tensors(config, prefix, {Matrix::kDown}, false),
              {.expert = true, .matmul = true, .tp = sliced_flag, .tp_axis = 2});
+  w1_adapter_ = add_adapter(config, prefix, inner, "1");
+  w2_adapter_ = add_adapter(config, prefix, {Matrix::kDown}, "2");
   if (config.mlp_has_bias) {
     w1_bias_ = &add("w1_bias", {count_, width}, logical_tensors(config, prefix, inner, true),
                     {.decay = false, .expert = true, .tp = sliced_flag, .tp_axis = 1});
@@ -81,44 +86,106 @@ std::string Experts::extra_repr() const {
                 w1_bias_ != nullptr ? ", bias" : "");
 }
 
+const char* Experts::name_of(Matrix matrix) {
+  return matrix == Matrix::kGate ? "w_gate" : matrix == Matrix::kUp ? "w_up" : "w_down";
+}
+
+// Number `place` of the logical tensors of one shape that lie one below the other in a parameter;
+// slices divide it along `divided`.
+LogicalInit Experts::part_of(std::string name,
+                             Shape shape,
+                             std::optional<int64_t> divided,
+                             int64_t place,
+                             int64_t places,
+                             InitMethod init) const {
+  nn::LogicalTensor logical;
+  logical.name = std::move(name);
+  logical.shape = shape;
+  Shape& local = shape;
+  if (slices_ > 1 && divided) {
+    local[*divided] /= slices_;
+    logical.slice_shape = local;
+    logical.offset = Shape::filled(local.size(), 0);
+    logical.offset[*divided] = slice_ * local[*divided];
+  }
+  logical.view_shape = local;
+  logical.view_shape[0] *= places;
+  logical.begin = place * local[0];
+  logical.end = logical.begin + local[0];
+  return {std::move(logical), init};
+}
+
 // Of each of the rank's experts one after the other, and of each of these one matrix after the
 // other, whose rows lie one below the other in the parameter.
 std::vector<LogicalInit> Experts::logical_tensors(const TransformerConfig& config,
                                                   const std::string& prefix,
                                                   const std::vector<Matrix>& matrices,
                                                   bool biases) const {
+  const int64_t places = count_ * std::ssize(matrices);
   std::vector<LogicalInit> out;
   for (int64_t e = 0; e < count_; ++e) {
     for (const Matrix matrix : matrices) {
       const bool down = matrix == Matrix::kDown;
-      nn::LogicalTensor logical;
-      logical.name = concat(prefix, first_ + e, ".",
-                            matrix == Matrix::kGate ? "w_gate"
-                            : down                  ? "w_down"
-                                                    : "w_up",
-                            biases ? ".bias" : ".weight");
-      logical.shape = down ? Shape{hidden_, ffn_} : Shape{ffn_, hidden_};
+      Shape shape = down ? Shape{hidden_, ffn_} : Shape{ffn_, hidden_};
       if (biases) {
-        logical.shape = {logical.shape[0]};
+        shape = {shape[0]};
       }
-      Shape local = logical.shape;
-      const int64_t axis = down ? 1 : 0;  // along which slices divide it
-      if (slices_ > 1 && axis < local.size()) {
-        local[axis] = ffn_ / slices_;
-        logical.slice_shape = local;
-        logical.offset = Shape::filled(local.size(), 0);
-        logical.offset[axis] = slice_ * local[axis];
-      }
-      logical.view_shape = local;
-      logical.view_shape[0] *= count_ * std::ssize(matrices);
-      logical.begin = std::ssize(out) * local[0];
-      logical.end = logical.begin + local[0];
-      out.push_back({std::move(logical), biases ? bias_init(config)
-                                         : down ? output_weight_init(config)
-                                                : weight_init(config)});
+      const bool divides = !down || !biases;
+      out.push_back(part_of(
+          concat(prefix, first_ + e, ".", name_of(matrix), biases ? ".bias" : ".weight"), shape,
+          divides ? std::optional<int64_t>(down ? 1 : 0) : std::nullopt, std::ssize(out), places,
+          biases ? bias_init(config)
+          : down ? output_weight_init(config)
+                 : weight_init(config)));
     }
   }
   return out;
+}
+
+// `matrices` are those of one parameter of the base, of which a file has one tensor, and so one A.
+Experts::Adapter Experts::add_adapter(const TransformerConfig& config,
+                                      const std::string& prefix,
+                                      const std::vector<Matrix>& matrices,
+                                      const std::string& number) {
+  const std::vector<AdaptedModule> modules =
+      adapted_modules(config, concat(prefix, "0.", name_of(matrices.front()), ".weight"));
+  if (modules.empty()) {
+    return {};
+  }
+  check<RuntimeError>(modules.size() == 1, "experts: ", modules.size(),
+                      " adapters beside one parameter");
+  const AdaptedModule& module = modules.front();
+  const bool down = matrices.front() == Matrix::kDown;
+  const int64_t in = down ? ffn_ : hidden_;
+  std::vector<LogicalInit> a;
+  std::vector<LogicalInit> b;
+  for (int64_t e = 0; e < count_; ++e) {
+    a.push_back(part_of(lora_a_name(module, first_ + e), {module.rank, in},
+                        down ? std::optional<int64_t>(1) : std::nullopt, e, count_,
+                        start_of_lora_a()));
+    for (const Matrix matrix : matrices) {
+      b.push_back(part_of(lora_b_name(concat(prefix, first_ + e, ".", name_of(matrix), ".weight")),
+                          {down ? hidden_ : ffn_, module.rank},
+                          down ? std::nullopt : std::optional<int64_t>(0), std::ssize(b),
+                          count_ * std::ssize(matrices), InitMethod::constant(0)));
+    }
+  }
+  // One of the two has all of its numbers on each slice, and there a part of its gradient.
+  const auto flags = [&](bool divided, int axis) {
+    return nn::ParameterFlags{.expert = true,
+                              .matmul = true,
+                              .adapter = true,
+                              .tp = slices_ == 1 ? nn::TensorParallel::kReplicated
+                                    : divided    ? nn::TensorParallel::kSharded
+                                                 : nn::TensorParallel::kPartial,
+                              .tp_axis = axis};
+  };
+  const int64_t own = ffn_ / slices_;
+  const int64_t rows = down ? hidden_ : own * std::ssize(matrices);
+  return {.a = &add("lora_a" + number, {count_, module.rank, down ? own : hidden_}, a,
+                    flags(/*divided=*/down, 2)),
+          .b = &add("lora_b" + number, {count_, rows, module.rank}, b, flags(/*divided=*/!down, 1)),
+          .scale = module.scale};
 }
 
 nn::Parameter& Experts::add(const std::string& name,
@@ -145,10 +212,22 @@ Tensor Experts::multiply(const Tensor& x,
   return bias != nullptr ? y + rows_of(*bias, experts_of_rows(ends)).to(precision_.activation) : y;
 }
 
+// y + s B A x; without an adapter y.
+Tensor Experts::with_adapter(const Tensor& y,
+                             const Tensor& x,
+                             const Adapter& adapter,
+                             const std::vector<int64_t>& ends) const {
+  if (adapter.a == nullptr) {
+    return y;
+  }
+  const Tensor t = multiply(x, *adapter.a, nullptr, ends) * adapter.scale;
+  return y + multiply(t, *adapter.b, nullptr, ends);
+}
+
 Tensor Experts::forward(const Tensor& x, const std::vector<int64_t>& ends, const LayerPass& pass) {
   const Tensor mapped = [&] {
     const RecomputeScope scope = pass.of(LayerOp::kMapping);
-    return multiply(x, *w1_, w1_bias_, ends);
+    return with_adapter(multiply(x, *w1_, w1_bias_, ends), x, w1_adapter_, ends);
   }();
   // The widest value of the layer is made again from the one before it, which its own backward
   // keeps; unless something else makes it again.
@@ -162,7 +241,8 @@ Tensor Experts::forward(const Tensor& x, const std::vector<int64_t>& ends, const
   Tensor out;
   {
     const RecomputeScope scope = pass.of(LayerOp::kProjection);
-    out = multiply(active, *w2_, slices_ == 1 ? w2_bias_ : nullptr, ends);
+    out = with_adapter(multiply(active, *w2_, slices_ == 1 ? w2_bias_ : nullptr, ends), active,
+                       w2_adapter_, ends);
   }
   again.drop();
   return out;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,10 @@ namespace tapestry {
 /// [E/ep, 2F/etp] and `w2_bias` [E/ep, H]. They are made of every expert's own logical tensors
 /// layers.I.moe.experts.E.w_gate.weight [F, H], .w_up.weight, .w_down.weight [H, F] and .bias, so
 /// that start values, names and optimizers know single experts alone.
+///
+/// Adapters of lora_config (stacked experts alone have them, lora/adapter_plan.h) add s B[e] A[e]
+/// to a matrix of each expert: `lora_a1` [E/ep, rank, H] and `lora_b1` [E/ep, 2F/etp, rank] to w1,
+/// `lora_a2` [E/ep, rank, F/etp] and `lora_b2` [E/ep, H, rank] to w2.
 class Experts final : public nn::Module, public nn::Callable<Experts> {
  public:
   /// `layer_number` counts from 1. ValueError, naming the key, if ep does not divide the experts or
@@ -49,7 +54,20 @@ class Experts final : public nn::Module, public nn::Callable<Experts> {
 
  private:
   enum class Matrix : uint8_t { kGate, kUp, kDown };
+  // What is added to one of the matrices; without parameters: nothing.
+  struct Adapter {
+    nn::Parameter* a = nullptr;
+    nn::Parameter* b = nullptr;
+    double scale = 1;
+  };
 
+  static const char* name_of(Matrix matrix);
+  LogicalInit part_of(std::string name,
+                      Shape shape,
+                      std::optional<int64_t> divided,
+                      int64_t place,
+                      int64_t places,
+                      InitMethod init) const;
   std::vector<LogicalInit> logical_tensors(const TransformerConfig& config,
                                            const std::string& prefix,
                                            const std::vector<Matrix>& matrices,
@@ -58,6 +76,14 @@ class Experts final : public nn::Module, public nn::Callable<Experts> {
                      const Shape& shape,
                      const std::vector<LogicalInit>& logical,
                      nn::ParameterFlags flags);
+  Adapter add_adapter(const TransformerConfig& config,
+                      const std::string& prefix,
+                      const std::vector<Matrix>& matrices,
+                      const std::string& number);
+  Tensor with_adapter(const Tensor& y,
+                      const Tensor& x,
+                      const Adapter& adapter,
+                      const std::vector<int64_t>& ends) const;
   Tensor multiply(const Tensor& x,
                   const nn::Parameter& weight,
                   const nn::Parameter* bias,
@@ -76,6 +102,8 @@ class Experts final : public nn::Module, public nn::Callable<Experts> {
   nn::Parameter* w2_ = nullptr;
   nn::Parameter* w1_bias_ = nullptr;
   nn::Parameter* w2_bias_ = nullptr;
+  Adapter w1_adapter_;
+  Adapter w2_adapter_;
 };
 
 }  // namespace tapestry

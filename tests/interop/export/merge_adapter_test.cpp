@@ -140,9 +140,21 @@ TEST_F(MergeAdapter, ComputesWhatTheAdaptedModelDoes) {
     const char* name;
     Overrides model;
     Overrides lora;
+    Overrides merged = {};  // besides, where the result is another model than the base
   };
   const std::vector<Case> cases = {
       {"llama", testing::llama({testing::kUntied}), {}},
+      {"qwen2, tied, the output layer trained apart",
+       qwen2,
+       {"lora_config.modules_to_save=[lm_head]"},
+       {testing::kUntied}},
+      {"experts in one tensor",
+       testing::gpt_oss(),
+       {targets + "[{target_cells: ['.*o_proj', '.*experts.(gate_up|down)_proj']}, "
+                  "{cell: '.*down_proj', rank: 2, alpha: 5}]"}},
+      {"experts, down alone",
+       testing::gpt_oss(),
+       {targets + "[{target_cells: ['.*experts.down_proj']}]"}},
       {"llama, rslora and ranks",
        testing::llama(),
        {"lora_config.use_rslora=True",
@@ -153,6 +165,7 @@ TEST_F(MergeAdapter, ComputesWhatTheAdaptedModelDoes) {
        {"lora_config.modules_to_save=['embed_tokens', 'model.norm']"}},
       {"gpt2", {}, {}},
       {"gpt2, dora", {}, dora},
+      {"gpt2, with biases", {}, {"lora_config.bias=lora_only"}},
       {"no Hugging Face names", {"model_config.position_embedding_type=none"}, {}},
   };
   for (const Case& c : cases) {
@@ -163,8 +176,9 @@ TEST_F(MergeAdapter, ComputesWhatTheAdaptedModelDoes) {
     EXPECT_EQ(summary.base, base_);
     EXPECT_GT(summary.modules, 0);
     const AllConfig plain = testing::small_config(c.model);
-    const auto merged = get_model(plain);
-    load_weights(*merged, plain.model_config, output());
+    const AllConfig of_merged = testing::small_config(testing::joined(c.model, c.merged));
+    const auto merged = get_model(of_merged);
+    load_weights(*merged, of_merged.model_config, output());
     const data::Batch batch = testing::make_batch(plain, 2);
     const Tensor expected = pipeline_logits(*adapted_model_, batch);
     EXPECT_LE(testing::distance(pipeline_logits(*merged, batch), expected), 5e-5);

@@ -60,6 +60,7 @@ TEST_F(PeftConfigTest, ReadsWhatPeftWrites) {
   const PeftConfig c = with([](PeftJson& json) {
     json["use_rslora"] = true;
     json["use_dora"] = true;
+    json["bias"] = "lora_only";
     json["fan_in_fan_out"] = true;
     json["lora_dropout"] = 0.25;
     json["rank_pattern"] = {{"z.*", 7}, {"a.*", 2}};
@@ -72,7 +73,7 @@ TEST_F(PeftConfigTest, ReadsWhatPeftWrites) {
   EXPECT_EQ(c.rank, 4);
   EXPECT_EQ(c.alpha, 8);
   EXPECT_EQ(c.dropout, 0.25);
-  EXPECT_TRUE(c.use_rslora && c.use_dora && c.fan_in_fan_out);
+  EXPECT_TRUE(c.use_rslora && c.use_dora && c.fan_in_fan_out && c.trains_biases);
   EXPECT_THAT(c.targets.names, ElementsAre("q_proj", "mlp.down_proj"));
   EXPECT_THAT(c.rank_pattern, ElementsAre(Pair("z.*", 7), Pair("a.*", 2)));  // as they come
   EXPECT_THAT(c.alpha_pattern, ElementsAre(Pair("q_proj", 2.5)));
@@ -107,7 +108,7 @@ TEST_F(PeftConfigTest, RefusesByKeyAndValue) {
   };
   EXPECT_THAT(refusal("peft_type", "IA3"), says("peft_type", "\"IA3\""));
   EXPECT_THAT(refusal("task_type", "SEQ_CLS"), says("task_type", "\"SEQ_CLS\""));
-  EXPECT_THAT(refusal("bias", "lora_only"), says("bias", "\"lora_only\""));
+  EXPECT_THAT(refusal("bias", "all"), says("bias", "\"all\""));
   EXPECT_THAT(refusal("init_lora_weights", "pissa_niter_4"),
               says("init_lora_weights", "\"pissa_niter_4\""));
   EXPECT_THAT(refusal("lora_bias", true), says("lora_bias", "true"));
@@ -288,10 +289,28 @@ TEST_F(PeftConfigTest, SaysWhatOurKeysSayAndBack) {
        {targets + "[{target_cells: ['.*mlp.c_proj']}]"},
        {"mlp.c_proj"}},
       {"gpt2, all", {}, {}, {"c_attn", "c_proj", "c_fc"}},
+      {"gpt2, with biases and a norm",
+       {},
+       {targets + "[{target_cells: ['.*c_fc']}]", "lora_config.bias=lora_only",
+        "lora_config.modules_to_save=[ln_f]"},
+       {"c_fc"}},
       {"experts beside shared ones",
        mixture,
        {targets + "[{target_cells: ['.*shared_expert.*']}]"},
        {"shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"}},
+      {"experts in one tensor",
+       testing::gpt_oss(),
+       {targets + "[{target_cells: ['.*k_proj', '.*experts.(gate_up|down)_proj']}, "
+                  "{cell: '.*layers.1.*down_proj', rank: 2, alpha: 5}]"},
+       {"k_proj"}},
+      {"the experts' second matrix alone",
+       testing::gpt_oss(),
+       {targets + "[{target_cells: ['.*experts.down_proj']}]"},
+       {}},
+      {"tied, with the output layer",
+       testing::llama(),
+       {"lora_config.modules_to_save=['lm_head', 'model.norm']"},
+       {}},
       {"no Hugging Face names",
        {"model_config.position_embedding_type=none"},
        {targets + "[{target_cells: ['.*wq', '.*w_down']}]"},
@@ -318,6 +337,7 @@ TEST_F(PeftConfigTest, SaysWhatOurKeysSayAndBack) {
     EXPECT_EQ(std::set(ours.saved_modules.begin(), ours.saved_modules.end()),
               std::set(theirs.saved_modules.begin(), theirs.saved_modules.end()));
     EXPECT_EQ(back.lora_config.use_dora, config.lora_config.use_dora);
+    EXPECT_EQ(back.lora_config.bias, config.lora_config.bias);
     EXPECT_NO_THROW(check_adapter_config(config.model_config, folder_.string()));
   }
 }
@@ -331,6 +351,33 @@ TEST_F(PeftConfigTest, ATableThatIsTheOutputTooIsNamedTwice) {
   AllConfig back = testing::small_config(testing::llama());
   EXPECT_THAT(message_of<ValueError>([&] { configure_adapter(back, folder_.string()); }),
               AllOf(HasSubstr("modules_to_save"), HasSubstr("one matrix")));
+}
+
+TEST_F(PeftConfigTest, AnOutputLayerThatIsNamedAloneIsApart) {
+  with([](PeftJson& json) { json["modules_to_save"] = {"lm_head"}; });
+  AllConfig back = testing::small_config(testing::llama());
+  configure_adapter(back, folder_.string());
+  EXPECT_TRUE(back.model_config.untie_embeddings_and_output_weights);
+  EXPECT_THAT(plan_adapter(back).saved_modules, ::testing::ElementsAre("lm_head.weight"));
+  with([](PeftJson& json) {
+    json["modules_to_save"] = {"embed_tokens"};
+    json["ensure_weight_tying"] = true;
+  });
+  back = testing::small_config(testing::llama());
+  configure_adapter(back, folder_.string());
+  EXPECT_FALSE(back.model_config.untie_embeddings_and_output_weights);
+}
+
+TEST_F(PeftConfigTest, ParametersAreStackedExpertsAlone) {
+  const auto refusal = [&](const testing::Overrides& model, const char* name) {
+    with([&](PeftJson& json) { json["target_parameters"] = {name}; });
+    AllConfig config = testing::small_config(model);
+    return message_of<ValueError>([&] { configure_adapter(config, folder_.string()); });
+  };
+  EXPECT_THAT(refusal(testing::mixtral(), "mlp.experts.down_proj"),
+              AllOf(HasSubstr("target_parameters"), HasSubstr("'mlp.experts.down_proj'"),
+                    HasSubstr("in one tensor")));
+  EXPECT_THAT(refusal(testing::gpt_oss(), "mlp.experts.up_proj"), HasSubstr("means nothing"));
 }
 
 TEST_F(PeftConfigTest, RefusesModulesThatGetNoAdapter) {
@@ -361,6 +408,14 @@ TEST_F(PeftConfigTest, AnotherAdapterIsNamedByWhatDiffers) {
   EXPECT_THAT(difference({q, "lora_config.lora_rank=4", "lora_config.lora_alpha=8",
                           "lora_config.use_rslora=True"}),
               HasSubstr("use_rslora"));
+  with([](PeftJson& json) {
+    json["target_modules"] = {"o_proj"};
+    json["bias"] = "lora_only";
+  });
+  EXPECT_THAT(difference({"lora_config.target_cells=[{target_cells: ['.*o_proj']}]",
+                          "lora_config.lora_rank=4", "lora_config.lora_alpha=8"}),
+              HasSubstr("bias is lora_only, but lora_config says none"));
+  with([](PeftJson& json) { json["target_modules"] = {"q_proj"}; });
   EXPECT_THAT(difference({"lora_config.lora_rank=4", "lora_config.lora_alpha=8"}),
               HasSubstr("has no adapter for"));
 }
@@ -368,30 +423,46 @@ TEST_F(PeftConfigTest, AnotherAdapterIsNamedByWhatDiffers) {
 TEST(PeftNames, FusedModulesHaveTheirBsBelowEachOther) {
   const FileNames gpt2(name_scheme_of("gpt2"), testing::small_config().model_config);
   const std::string stem = "base_model.model.transformer.h.1.attn.c_attn";
-  const FilePlace a = peft_place(gpt2, "layers.1.attention.wqkv.lora_A.weight", {3, 32});
+  const FilePlace a = peft_place(gpt2, {}, "layers.1.attention.wqkv.lora_A.weight", {3, 32});
   EXPECT_EQ(a.name, stem + ".lora_A.weight");
   EXPECT_EQ(a.shape, (Shape{3, 32}));
-  const FilePlace b = peft_place(gpt2, "layers.1.attention.wk.lora_B.weight", {32, 3});
+  const FilePlace b = peft_place(gpt2, {}, "layers.1.attention.wk.lora_B.weight", {32, 3});
   EXPECT_EQ(b.name, stem + ".lora_B.weight");
   EXPECT_EQ(b.shape, (Shape{96, 3}));
   EXPECT_EQ(b.first, 32);
   EXPECT_FALSE(b.transposed);
-  const FilePlace m = peft_place(gpt2, "layers.1.attention.wv.lora_magnitude_vector", {32});
+  const FilePlace m = peft_place(gpt2, {}, "layers.1.attention.wv.lora_magnitude_vector", {32});
   EXPECT_EQ(m.name, stem + ".lora_magnitude_vector");
   EXPECT_EQ(m.shape, (Shape{96}));
   EXPECT_EQ(m.first, 64);
-  const FilePlace whole = peft_place(gpt2, "layers.1.feed_forward.w_up.weight", {48, 32});
+  const FilePlace whole = peft_place(gpt2, {}, "layers.1.feed_forward.w_up.weight", {48, 32});
   EXPECT_EQ(whole.name, "base_model.model.transformer.h.1.mlp.c_fc.weight");
   EXPECT_EQ(whole.shape, (Shape{32, 48}));
   EXPECT_TRUE(whole.transposed);
 }
 
+TEST(PeftNames, ABiasBesideAnAdapterIsOfTheBaseLayer) {
+  const AllConfig config =
+      testing::small_config({"lora_config.use_lora=True", "lora_config.bias=lora_only",
+                             "lora_config.target_cells=[{target_cells: ['.*c_attn']}]"});
+  const AdapterPlan plan = plan_adapter(config);
+  const FileNames gpt2(name_scheme_of("gpt2"), config.model_config);
+  const std::string layer = "base_model.model.transformer.h.1.";
+  const FilePlace keys = peft_place(gpt2, plan, "layers.1.attention.wk.bias", {32});
+  EXPECT_EQ(keys.name, layer + "attn.c_attn.base_layer.bias");
+  EXPECT_EQ(keys.shape, (Shape{96}));
+  EXPECT_EQ(keys.first, 32);
+  EXPECT_EQ(peft_place(gpt2, plan, "layers.1.attention.wo.bias", {32}).name,
+            layer + "attn.c_proj.bias");
+  EXPECT_EQ(peft_place(gpt2, plan, "layers.1.attention_norm.bias", {32}).name, layer + "ln_1.bias");
+}
+
 TEST(PeftNames, AFusedGateHasItsBsBelowEachOther) {
   const FileNames phi3(name_scheme_of("phi3"), testing::small_config().model_config);
   const std::string stem = "base_model.model.model.layers.1.mlp.gate_up_proj";
-  EXPECT_EQ(peft_place(phi3, "layers.1.feed_forward.w_gate_up.lora_A.weight", {3, 32}).name,
+  EXPECT_EQ(peft_place(phi3, {}, "layers.1.feed_forward.w_gate_up.lora_A.weight", {3, 32}).name,
             stem + ".lora_A.weight");
-  const FilePlace b = peft_place(phi3, "layers.1.feed_forward.w_up.lora_B.weight", {48, 3});
+  const FilePlace b = peft_place(phi3, {}, "layers.1.feed_forward.w_up.lora_B.weight", {48, 3});
   EXPECT_EQ(b.name, stem + ".lora_B.weight");
   EXPECT_EQ(b.shape, (Shape{96, 3}));
   EXPECT_EQ(b.first, 48);

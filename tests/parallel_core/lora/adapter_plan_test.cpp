@@ -8,6 +8,7 @@
 
 #include "autograd/tensor/error.h"
 #include "tests/message_of.h"
+#include "tests/parallel_core/model_families.h"
 #include "tests/parallel_core/small_model.h"
 
 namespace tapestry {
@@ -142,6 +143,37 @@ TEST(AdapterPlan, SaysWhatCannotBeMeant) {
               HasSubstr("layers.0.attention.wk, which is one parameter with others"));
 }
 
+TEST(AdapterPlan, StackedExpertsHaveAdaptersWhereTheyAreNamed) {
+  const auto of = [](const Overrides& lora) { return plan_of(testing::gpt_oss(), lora); };
+  for (const AdaptedModule& module : of({}).modules) {
+    EXPECT_EQ(module.experts, 0) << module.module;
+  }
+  const AdapterPlan plan = of({targets("'.*experts.gate_up_proj'")});
+  ASSERT_EQ(plan.modules.size(), 2U);
+  const AdaptedModule& first = plan.modules.front();
+  EXPECT_EQ(first.module, "layers.0.moe.experts.w_gate_up");
+  EXPECT_EQ(first.hf_path, "model.layers.0.mlp.experts.gate_up_proj");
+  EXPECT_EQ(first.experts, 4);
+  EXPECT_EQ(lora_a_name(first, 3), "layers.0.moe.experts.3.w_gate_up.lora_A.weight");
+  EXPECT_THAT(message_of<ValueError>([&] {
+                of({targets("'.*down_proj'"), "lora_config.use_dora=True"});
+              }),
+              HasSubstr("no magnitudes"));
+  EXPECT_THAT(message_of<ValueError>([&] {
+                of({targets("'.*down_proj'"), "lora_config.lora_dropout=0.1"});
+              }),
+              HasSubstr("no dropout"));
+}
+
+TEST(AdapterPlan, AnOutputLayerThatIsTrainedWholeHasAMatrixOfItsOwn) {
+  Overrides tied = kLlamaNames;
+  tied.back() = "model_config.untie_embeddings_and_output_weights=False";
+  EXPECT_THAT(plan_of(tied, {"lora_config.modules_to_save=[lm_head]"}).saved_modules,
+              ElementsAre("lm_head.weight"));
+  EXPECT_THAT(plan_of(tied, {"lora_config.modules_to_save=[embed_tokens]"}).saved_modules,
+              ElementsAre("tok_embeddings.weight"));
+}
+
 TEST(AdapterPlan, AnExpressionThatTakesForEverIsGivenUp) {
   const Overrides lora = {targets("\"((a|l|m|o|d|e)+)+x\"")};
   EXPECT_THAT(message_of<ValueError>(
@@ -157,6 +189,25 @@ TEST(AdapterPlan, ModulesToSaveAreTensors) {
   EXPECT_THAT(plan_of(kGpt2Names, {targets("\".*c_fc\""), "lora_config.modules_to_save=[c_attn]"})
                   .saved_modules.size(),
               12U);
+}
+
+TEST(AdapterPlan, BiasesAreThoseOfTheAdaptedMatrices) {
+  const Overrides bias = {"lora_config.bias=lora_only"};
+  const Overrides mlp = {targets("\".*c_fc\""), "lora_config.bias=lora_only"};
+  const AdapterPlan plan = plan_of(joined(kGpt2Names, {"model_config.num_layers=2"}), mlp);
+  EXPECT_THAT(plan.saved_modules,
+              ElementsAre("layers.0.feed_forward.w_up.bias", "layers.1.feed_forward.w_up.bias"));
+  EXPECT_TRUE(is_adapted_bias(plan, "layers.1.feed_forward.w_up.bias"));
+  EXPECT_FALSE(is_adapted_bias(plan, "layers.1.feed_forward.w_down.bias"));
+  EXPECT_FALSE(is_adapted_bias(plan, "layers.1.feed_forward.w_up.weight"));
+  EXPECT_THAT(message_of<ValueError>([&] { plan_of(kLlamaNames, bias); }),
+              HasSubstr("no matrix that has an adapter has a bias"));
+  // Queries, keys and values have one bias in memory.
+  EXPECT_THAT(message_of<ValueError>([&] {
+                plan_of(joined(kLlamaNames, {"model_config.qkv_has_bias=True"}),
+                        joined(bias, {targets("\".*q_proj\"")}));
+              }),
+              ::testing::AllOf(HasSubstr("lora_config.bias"), HasSubstr("layers.0.attention.wv")));
 }
 
 TEST(AdapterPlan, KnowsTheNamesOfTheModel) {

@@ -9,6 +9,7 @@
 #include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/lora/adapter_plan.h"
 #include "parallel_core/training/pretrain.h"
+#include "tests/parallel_core/model_families.h"
 #include "tests/parallel_core/model_run.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"
@@ -139,6 +140,81 @@ TEST_P(AdaptersInLayouts, OfLastLayersAndWhatIsSavedTrainLikeOneProcess) {
     testing::expect_same_run(train_model(config, single.start, options), single.run, single.bounds);
   });
 }
+
+TEST_P(AdaptersInLayouts, AndTheBiasesBesideThemTrainLikeOneProcess) {
+  const Overrides overrides =
+      joined({kGpt2,
+              kAdapters,
+              {"lora_config.target_cells=[{target_cells: ['.*(c_attn|mlp.c_fc|attn.c_proj)']}]",
+               "lora_config.bias=lora_only", "optimizer_config.eps=0.001"}});
+  const RunOptions options = {.steps = 2, .micro_batches = 4};
+  const Reference& single = reference_run(overrides, options);
+  for (const auto& [name, tensor] : single.run.weights) {
+    const bool is_trained = name.ends_with("wq.bias") || name.ends_with("wv.bias") ||
+                            name.ends_with("wo.bias") || name.ends_with("w_up.bias") ||
+                            name.find(".lora_") != std::string::npos;
+    // The same number for every key changes no probability.
+    if (!name.ends_with("wk.bias")) {
+      EXPECT_EQ(testing::same_bits(tensor, single.start.at(name)), !is_trained) << name;
+    }
+  }
+  const AllConfig config = small_config(joined(overrides, GetParam().settings));
+  on_ranks(config, GetParam().ranks, [&] {
+    testing::expect_same_run(train_model(config, single.start, options), single.run, single.bounds);
+  });
+}
+
+// A and B of every expert, of which ranks have some or slices.
+class ExpertAdaptersInLayouts : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(ExpertAdaptersInLayouts, TrainLikeOneProcess) {
+  const Overrides overrides = joined(
+      {testing::gpt_oss(),
+       {"model_config.num_layers=2", "lora_config.use_lora=True", "lora_config.lora_rank=3",
+        "lora_config.lora_alpha=5",
+        "lora_config.target_cells=[{target_cells: ['.*q_proj', '.*experts.(gate_up|down)_proj']}, "
+        "{cell: '.*experts.w_down', rank: 2}]",
+        "optimizer_config.eps=0.001"}});
+  const RunOptions options = {.steps = 2, .micro_batches = 4};
+  const Reference& single = reference_run(overrides, options);
+  int64_t of_experts = 0;
+  for (const auto& [name, gradient] : single.run.gradients) {
+    EXPECT_GT(testing::largest(gradient), 0) << name;
+    of_experts += name.find(".moe.experts.") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_EQ(of_experts, 2 * 4 * 5);  // A and two Bs of gate and up, A and B of down
+  for (const auto& [name, tensor] : single.run.weights) {
+    EXPECT_EQ(testing::same_bits(tensor, single.start.at(name)),
+              name.find(".lora_") == std::string::npos)
+        << name;
+  }
+  const AllConfig config = small_config(joined(overrides, GetParam().settings));
+  on_ranks(config, GetParam().ranks, [&] {
+    testing::expect_same_run(train_model(config, single.start, options), single.run, single.bounds);
+  });
+}
+
+const std::vector<Layout>& expert_layouts() {
+  static const std::vector<Layout> all = {
+      {"ep2", 2, {set("expert_model_parallel_size", "2")}},
+      {"etp2_sp", 2, {set("tensor_model_parallel_size", "2"), set("sequence_parallel", "True")}},
+      {"tp2_sp_ep2",
+       2,
+       {set("tensor_model_parallel_size", "2"), set("sequence_parallel", "True"),
+        set("expert_model_parallel_size", "2"), set("expert_tensor_parallel_size", "1")}},
+      {"tp2_sp_ep2_dp2_z3",
+       4,
+       {set("tensor_model_parallel_size", "2"), set("sequence_parallel", "True"),
+        set("expert_model_parallel_size", "2"), set("zero_level", "z3")}},
+      {"pp2", 2, {set("pipeline_model_parallel_size", "2")}},
+      {"cp2_recomputed", 2, {set("context_parallel_size", "2"), set("recompute_config", "True")}},
+  };
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Adapters,
+                         ExpertAdaptersInLayouts,
+                         ::testing::ValuesIn(expert_layouts()),
+                         [](const auto& info) { return info.param.name; });
 
 // B is zero at the start.
 TEST_P(AdaptersInLayouts, BeginWithTheLossOfTheBase) {

@@ -1,8 +1,9 @@
-// Regular expressions over the names of a model's parts.
+// What the texts of lora_config mean: regular expressions over the names of a model's parts.
 #pragma once
 
 #include <string>
 
+#include "parallel_core/config/config.h"
 #include "text/util/regular_expression.h"
 
 namespace tapestry {
@@ -24,5 +25,10 @@ class NamePattern {
   RegularExpression whole_;
   RegularExpression end_;
 };
+
+/// Whether modules_to_save mean the output layer by its own name, lm_head. Of a model whose base
+/// has one matrix for the table of embeddings and the output layer, the two are then trained apart.
+/// ValueError for a text that is no regular expression.
+bool saves_output_layer(const LoraConfig& lora);
 
 }  // namespace tapestry
