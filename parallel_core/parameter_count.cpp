@@ -12,18 +12,25 @@ namespace tapestry {
 
 namespace {
 
+void add_elements(const ModelMatrix& matrix,
+                  const ModelShares& shares,
+                  int64_t experts,
+                  ParameterCounts& counts) {
+  const double elements = elements_on_rank(matrix, shares);
+  if (matrix.experts > 0) {
+    counts.experts += static_cast<double>(experts) * elements;
+  } else {
+    counts.dense += elements;
+  }
+}
+
 ParameterCounts count_of_layer(const TransformerConfig& model,
                                LayerKind kind,
                                const ModelShares& shares,
                                int64_t experts) {
   ParameterCounts counts;
   for (const ModelMatrix& matrix : layer_matrices(model, 0, kind)) {
-    const double elements = elements_on_rank(matrix, shares);
-    if (matrix.experts > 0) {
-      counts.experts += static_cast<double>(experts) * elements;
-    } else {
-      counts.dense += elements;
-    }
+    add_elements(matrix, shares, experts, counts);
   }
   return counts;
 }
@@ -70,7 +77,11 @@ ParameterCounts count_parameters(const TransformerConfig& model,
   }
   if (part.post_process) {
     out.dense += elements_of(matrices_after_layers(model), shares);
-    if (!part.pre_process && !model.untie_embeddings_and_output_weights) {
+    for (const ModelMatrix& matrix : matrices_ahead(model)) {
+      add_elements(matrix, shares, experts, out);
+    }
+    if (!part.pre_process &&
+        (!model.untie_embeddings_and_output_weights || model.mtp_num_layers > 0)) {
       out.dense += elements_on_rank(before.front(), shares);
     }
   }

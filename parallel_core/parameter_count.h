@@ -23,8 +23,9 @@ struct LayerCounts {
 LayerCounts count_layers(const TransformerConfig& model, int64_t first, int64_t count);
 LayerCounts count_layers(const TransformerConfig& model);
 
-/// A part of the model: so many layers, with or without what comes before and after them. An end
-/// without the beginning has a copy of a tied table.
+/// A part of the model: so many layers, with or without what comes before and after them, which are
+/// also the layers that predict further tokens (mtp_num_layers). An end without the beginning has a
+/// copy of the table of embeddings if it is tied, or if there are such layers.
 struct ModelPart {
   LayerCounts layers;
   bool pre_process = true;

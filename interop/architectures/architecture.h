@@ -47,8 +47,8 @@ struct TensorNames {
   bool stacked = false;
   bool transposed = false;  ///< matrices of layers are [in, out]
   bool grouped = false;     ///< of the matrix that queries, keys and values share
-  /// Layers behind the model's own may be in a file and are passed over: they are for training on
-  /// several tokens ahead.
+  /// Layers behind the model's own may be in a file: they are for training on several tokens ahead,
+  /// and are passed over unless the model has them (mtp_num_layers).
   bool more_layers = false;
   std::vector<std::string_view> constants = {};  ///< ends of names that are no weights
   /// These stand in what is written, in the dtype of the weights; a file may lack them.

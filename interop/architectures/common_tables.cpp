@@ -212,6 +212,15 @@ TensorNames names_with_shared_experts(std::vector<NamePair> more) {
   return names;
 }
 
+TensorNames with_layers_ahead(TensorNames names) {
+  for (const NamePair& row :
+       {NamePair{"mtp.enorm.", "enorm."}, NamePair{"mtp.hnorm.", "hnorm."},
+        NamePair{"mtp.eh_proj.", "eh_proj."}, NamePair{"mtp.final_norm.", "shared_head.norm."}}) {
+    names.layer.push_back(row);
+  }
+  return names;
+}
+
 TensorNames deepseek_names(std::vector<NamePair> more) {
   const std::vector<NamePair> latent = {{"attention.wq_a.", "self_attn.q_a_proj."},
                                         {"attention.q_a_norm.", "self_attn.q_a_layernorm."},

@@ -25,6 +25,8 @@ inline constexpr NamePair kCorrectionBias = {"moe.router.expert_bias",
 TensorNames names_with_shared_experts(std::vector<NamePair> more);
 /// The same with multi-latent attention.
 TensorNames deepseek_names(std::vector<NamePair> more);
+/// The same where a file may have layers that predict further tokens (layers_ahead()).
+TensorNames with_layers_ahead(TensorNames names);
 
 /// The GGUF form of a Llama, as the architecture of that name. All of llama.cpp's know yarn; few
 /// have a place for divisors of the frequencies.

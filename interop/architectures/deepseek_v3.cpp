@@ -8,7 +8,7 @@ namespace tapestry::architectures {
 Architecture deepseek_v3();
 
 Architecture deepseek_v3() {
-  static const TensorNames kNames = deepseek_names({kCorrectionBias});
+  static const TensorNames kNames = with_layers_ahead(deepseek_names({kCorrectionBias}));
   GgufTables gguf = deepseek_gguf();
   gguf.layer.push_back({kCorrectionBias.logical, "exp_probs_b.bias"});
   return {
@@ -28,7 +28,7 @@ Architecture deepseek_v3() {
           fixed("mlp_has_bias", false), no_window(), norms_of_blocks(),
           experts("n_routed_experts", 256, 8), expert_width("moe_intermediate_size", 2048),
           shared_experts("n_shared_experts", 1), experts_after(3), sigmoid_gates(),
-          written("num_nextn_predict_layers", 0),
+          layers_ahead("num_nextn_predict_layers"),
           number("initializer_range", "init_method_std", 0.02),
           number("attention_dropout", "attention_dropout", 0.0), written("use_cache", true)),
       .names = &kNames,

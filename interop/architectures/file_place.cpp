@@ -30,7 +30,8 @@ constexpr std::array<Names, 5> kModulesTop = {
      {"final_norm.", "language_model.encoder.final_norm."},
      {"lm_head.", "language_model.output_layer."}}};
 // Behind "layers.I." and "language_model.encoder.layers.I.".
-constexpr std::array<Names, 19> kModulesLayer = {{{"attention.sinks.weight", "attention.sinks"},
+constexpr std::array<Names, 20> kModulesLayer = {{{"attention.sinks.weight", "attention.sinks"},
+                                                  {"mtp.", "mtp."},
                                                   {"attention.wq_a.", "attention.q_a_proj."},
                                                   {"attention.wq_b.", "attention.q_b_proj."},
                                                   {"attention.wkv_a.", "attention.kv_a_proj."},
@@ -50,6 +51,7 @@ constexpr std::array<Names, 19> kModulesLayer = {{{"attention.sinks.weight", "at
                                                   {"feed_forward.w_down.", "mlp.projection."},
                                                   {"attention.", "attention."}}};
 constexpr std::string_view kModulesPrefix = "language_model.";
+constexpr std::string_view kModulesAhead = "language_model.mtp.layers.";
 
 // MindFormers' Llama of static graphs. Source: its convert_weight.py.
 constexpr std::string_view kMindFormersTable = "model.tok_embeddings.embedding_weight";
@@ -88,6 +90,17 @@ std::optional<NumberedName> split_numbered(std::string_view stem, std::string_vi
     return std::nullopt;
   }
   return NumberedName{name.substr(stem.size(), dot + 1 - stem.size()), name.substr(dot + 1)};
+}
+
+// Of "3."; -1 for other text.
+int64_t number_of(const std::optional<NumberedName>& name) {
+  if (!name) {
+    return -1;
+  }
+  int64_t number = 0;
+  const char* end = name->number.data() + name->number.size();
+  const auto parsed = std::from_chars(name->number.data(), end, number);
+  return parsed.ec == std::errc() && parsed.ptr + 1 == end ? number : -1;
 }
 
 std::optional<NumberedName> split_layer_name(std::string_view name) {
@@ -301,15 +314,30 @@ std::optional<HeadNorm> head_norm_of(std::string_view logical) {
   return std::nullopt;
 }
 
+// Layers that predict further tokens are in a list of their own, each around an ordinary layer.
+std::string in_own_list(const FileNames& names, std::string name) {
+  const auto layer = split_numbered("language_model.encoder.layers.", name);
+  const int64_t number = number_of(layer);
+  if (number < 0 || names.layers == 0 || number < names.layers) {
+    return name;
+  }
+  constexpr std::string_view kOwn = "mtp.";
+  const bool own = layer->rest.starts_with(kOwn);
+  return concat(kModulesAhead, number - names.layers, own ? "." : ".transformer_layer.",
+                own ? layer->rest.substr(kOwn.size()) : layer->rest);
+}
+
 // Queries, keys and values are grouped; the rows of w_gate come before those of w_up.
 FilePlace modules_place(const FileNames& names, std::string_view logical, const Shape& shape) {
   if (const auto norm = head_norm_of(logical); norm && shape.size() == 1) {
     const int64_t heads = norm->of_queries ? names.heads : names.heads / names.heads_per_group;
-    return {.name = concat(*name_in(NameScheme::kModules, norm->name), "weight"),
-            .shape = {heads, shape[0]},
-            .strides = FilePlace::Strides{norm->head * shape[0], 1, 1}};
+    return {
+        .name = concat(in_own_list(names, *name_in(NameScheme::kModules, norm->name)), "weight"),
+        .shape = {heads, shape[0]},
+        .strides = FilePlace::Strides{norm->head * shape[0], 1, 1}};
   }
-  std::string name = name_in(NameScheme::kModules, logical).value_or(std::string(logical));
+  std::string name =
+      in_own_list(names, name_in(NameScheme::kModules, logical).value_or(std::string(logical)));
   constexpr std::string_view kFusedHeads = "attention.qkv_proj.";
   if (const size_t at = name.find(kFusedHeads); names.latent && at != std::string::npos) {
     name.replace(at, kFusedHeads.size(), "attention.q_proj.");
@@ -412,7 +440,12 @@ std::optional<NameScheme> scheme_in(const TensorNames& table, const std::set<std
 }  // namespace
 
 FileNames::FileNames(NameScheme of, const TransformerConfig& config)
-    : scheme(of), layer_norm(config.normalization == "LayerNorm"), layers(config.num_layers) {
+    : scheme(of),
+      layer_norm(config.normalization == "LayerNorm"),
+      layers(config.num_layers),
+      ahead(config.mtp_num_layers),
+      more_layers(of.table() != nullptr && of.table()->more_layers),
+      tied(!config.untie_embeddings_and_output_weights) {
   const LayerWidths widths = layer_widths(config);
   heads_per_group = widths.heads / widths.groups;
   head_size = widths.channels;
@@ -420,6 +453,14 @@ FileNames::FileNames(NameScheme of, const TransformerConfig& config)
   experts = config.moe.num_experts;
   heads = widths.heads;
   latent = config.multi_latent_attention;
+}
+
+FileNames::FileNames(const std::set<std::string>& names, const TransformerConfig& config)
+    : FileNames(name_scheme(names), config) {
+  // In names that any model may have, a layer too many is a mistake unless it is one of these.
+  more_layers = more_layers ||
+                (layers > 0 && (scheme == NameScheme::kLogical || scheme == NameScheme::kModules) &&
+                 names.contains(joining_matrix_name(*this, 0)));
 }
 
 bool NameScheme::transposed() const { return table_ != nullptr && table_->transposed; }
@@ -527,20 +568,61 @@ bool is_constant(NameScheme scheme, const std::string& name) {
                       [&](const auto& number) { return name.ends_with(number.name); }));
 }
 
-bool is_constant(const FileNames& names, const std::string& name) {
-  const architectures::TensorNames* table = names.scheme.table();
-  if (table != nullptr && table->more_layers && names.layers > 0) {
-    const std::string stem = concat(names.scheme.bare() ? "" : table->part, table->layers);
-    const auto layer = split_numbered(stem, name);
-    int64_t number = 0;
-    if (layer &&
-        std::from_chars(layer->number.data(), layer->number.data() + layer->number.size(), number)
-                .ec == std::errc() &&
-        number >= names.layers) {
-      return true;
+std::string joining_matrix_name(const FileNames& names, int64_t depth) {
+  return file_place(names, concat("layers.", names.layers + depth, ".mtp.eh_proj.weight"), {}).name;
+}
+
+namespace {
+
+// The table that a layer which predicts further tokens has as its own in files of the family.
+constexpr std::string_view kTableAhead = "embed_tokens.";
+constexpr std::string_view kHeadAhead = "shared_head.head.";
+
+// Behind which the number of a layer stands; empty: they have no such names.
+std::string stem_of_layers(const NameScheme& scheme) {
+  return scheme == NameScheme::kLogical ? "layers."
+         : scheme.table() == nullptr
+             ? std::string()
+             : concat(scheme.bare() ? "" : scheme.part(), scheme.table()->layers);
+}
+
+bool is_passed_over(const FileNames& names, const std::string& name) {
+  const bool by_modules = names.scheme == NameScheme::kModules;
+  const std::string stem = by_modules ? std::string(kModulesAhead) : stem_of_layers(names.scheme);
+  const auto layer = stem.empty() ? std::nullopt : split_numbered(stem, name);
+  const int64_t number = number_of(layer);
+  const int64_t before = by_modules ? 0 : names.layers;  // the first of them
+  if (number < before) {
+    return false;
+  }
+  return number >= before + names.ahead ||
+         (names.scheme.table() != nullptr &&
+          (layer->rest.starts_with(kTableAhead) || layer->rest.starts_with(kHeadAhead)));
+}
+
+}  // namespace
+
+std::vector<std::string> further_names(const FileNames& names, const std::string& logical) {
+  std::vector<std::string> out;
+  if (names.scheme.table() == nullptr || !names.scheme.table()->more_layers) {
+    return out;
+  }
+  const bool table = logical == "tok_embeddings.weight";
+  const bool head = table ? names.tied : logical == "lm_head.weight";
+  for (int64_t layer = names.layers; layer < names.layers + names.ahead; ++layer) {
+    const std::string stem = concat(stem_of_layers(names.scheme), layer, ".");
+    for (const auto& [is_it, copy] : {std::pair{table, kTableAhead}, std::pair{head, kHeadAhead}}) {
+      if (is_it) {
+        out.push_back(concat(stem, copy, "weight"));
+      }
     }
   }
-  return is_constant(names.scheme, name);
+  return out;
+}
+
+bool is_constant(const FileNames& names, const std::string& name) {
+  return (names.more_layers && names.layers > 0 && is_passed_over(names, name)) ||
+         is_constant(names.scheme, name);
 }
 
 }  // namespace tapestry

@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "autograd/tensor/shape.h"
 #include "parallel_core/config/config.h"
@@ -81,6 +82,8 @@ struct FileNames {
   /// Not for kModules.
   FileNames(NameScheme of) : scheme(of) {}  // NOLINT(google-explicit-constructor)
   FileNames(NameScheme of, const TransformerConfig& config);
+  /// Those of a file that has such names.
+  FileNames(const std::set<std::string>& names, const TransformerConfig& config);
 
   NameScheme scheme = NameScheme::kLogical;
   int64_t heads_per_group = 1;
@@ -88,9 +91,12 @@ struct FileNames {
   bool gated = false;   ///< the MLP has w_gate
   int64_t experts = 1;  ///< of a layer
   int64_t heads = 1;
-  bool latent = false;      ///< multi-latent attention, whose queries are a matrix of their own
-  bool layer_norm = false;  ///< with gamma and beta
-  int64_t layers = 0;       ///< of the model; 0: not known
+  bool latent = false;       ///< multi-latent attention, whose queries are a matrix of their own
+  bool layer_norm = false;   ///< with gamma and beta
+  int64_t layers = 0;        ///< of the model; 0: not known
+  int64_t ahead = 0;         ///< layers behind these that predict further tokens (mtp_num_layers)
+  bool more_layers = false;  ///< the file may have more of these, which are passed over
+  bool tied = false;         ///< the output matrix is the table of embeddings
 };
 
 /// The place of a whole logical tensor in a tensor of a file. Along the logical tensor's axis 0 it
@@ -138,10 +144,18 @@ FilePlace file_place(const FileNames& names, const std::string& logical, const S
 /// gate_up_proj [E, in, out].
 bool stacks_experts(const NameScheme& scheme);
 
+/// Under which further names files of the scheme hold a tensor once more: each layer that predicts
+/// further tokens has the tables of the model.
+std::vector<std::string> further_names(const FileNames& names, const std::string& logical);
+
+/// The name of the matrix of such a layer, from 0 behind the model's own, that no other layer has.
+std::string joining_matrix_name(const FileNames& names, int64_t depth);
+
 /// True for what files of the scheme may hold beside weights: masks and frequencies of old ones,
 /// optimizer states and counters of MindSpore's.
 bool is_constant(NameScheme scheme, const std::string& name);
-/// The same, and for what a file of the family may hold of layers behind the model's own.
+/// The same, and for what a file may hold of layers behind the model's own: those that the model
+/// has not, and of those that it has the tables which are the model's.
 bool is_constant(const FileNames& names, const std::string& name);
 
 }  // namespace tapestry

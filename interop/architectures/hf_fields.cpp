@@ -17,7 +17,7 @@ bool is_free(const std::string& key) {
         "hidden_dropout", "init_method_std", "moe_router_bias_update_rate",
         "moe_router_load_balancing_type", "moe_aux_loss_coeff", "aux_loss_types",
         "aux_loss_factors", "expert_group_size", "moe_z_loss_coeff", "moe_input_jitter_eps",
-        "moe_expert_capacity_factor", "moe_token_drop_policy"}) {
+        "moe_expert_capacity_factor", "moe_token_drop_policy", "mtp_num_layers"}) {
     if (key == free) {
       return true;
     }

@@ -7,7 +7,9 @@
 
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
+#include "autograd/io/safetensors_directory.h"
 #include "autograd/tensor/error.h"
+#include "interop/architectures/file_place.h"
 #include "interop/architectures/hf_fields.h"
 #include "interop/architectures/own_model.h"
 #include "interop/architectures/registry.h"
@@ -185,14 +187,57 @@ HfConfig parse_hf_config(const std::string& text, const std::string& path) {
   return std::move(file.out);
 }
 
+namespace {
+
+// How many of so many layers ahead the weights in the folder have.
+int64_t layers_ahead_in(const std::string& folder, const HfConfig& file, int64_t most) {
+  const Architecture* family = architectures::find(file.model_type);
+  FileNames names(family == nullptr ? NameScheme::kLogical : NameScheme(family->names));
+  for (const HfSetting& setting : file.settings) {
+    if (setting.key == "num_layers") {
+      names.layers = setting.value.as<int64_t>();
+    }
+  }
+  try {
+    const SafetensorsDirectory weights(folder);
+    int64_t found = 0;
+    while (found < most && weights.contains(joining_matrix_name(names, found))) {
+      ++found;
+    }
+    return found;
+  } catch (const Error&) {
+    return 0;  // what is wrong with the weights is told where they are read
+  }
+}
+
+// Transformers passes such layers over when it reads, and keeps their number when it writes.
+void count_layers_ahead(const std::string& folder, HfConfig& file) {
+  for (HfSetting& setting : file.settings) {
+    if (setting.key != "mtp_num_layers" || setting.value.as<int64_t>() == 0) {
+      continue;
+    }
+    const auto said = setting.value.as<int64_t>();
+    const int64_t found = layers_ahead_in(folder, file, said);
+    if (found < said) {
+      setting.value = config::Value(found);
+      file.remark += concat(file.remark.empty() ? "" : "; ", file.file, ": ", setting.hf_name,
+                            " is ", said, ", of which the weights have ", found);
+    }
+  }
+}
+
+}  // namespace
+
 HfConfig read_hf_config(const std::string& folder) {
   const std::string path = (fs::path(folder) / kHfFile).string();
   std::error_code error;
   check<IoError>(fs::is_directory(folder, error), folder,
                  ": there is no such folder; a Hugging Face model is a folder with ", kHfFile,
                  " and model.safetensors");
-  return parse_hf_config(
+  HfConfig file = parse_hf_config(
       read_file(path, kMaxHfBytes, "a Hugging Face model is a folder with this file"), path);
+  count_layers_ahead(folder, file);
+  return file;
 }
 
 }  // namespace tapestry

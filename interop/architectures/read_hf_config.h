@@ -13,10 +13,11 @@
 
 namespace tapestry {
 
-/// Reads DIR/config.json. IoError if it is missing or no JSON (duplicate keys included);
-/// ValueError, with all findings, for a wrong type of a value and for what models here do not have,
-/// each by its name: unknown types, scalings of the rotation, windows of some layers, activations,
-/// quantised weights.
+/// Reads DIR/config.json. Layers that predict further tokens (mtp_num_layers) count only as far as
+/// the weights beside it have them, which transformers does not save. IoError if it is missing or
+/// no JSON (duplicate keys included); ValueError, with all findings, for a wrong type of a value
+/// and for what models here do not have, each by its name: unknown types, scalings of the rotation,
+/// windows of some layers, activations, quantised weights.
 HfConfig read_hf_config(const std::string& folder);
 
 /// The same on the content; `file` stands for the file in messages.

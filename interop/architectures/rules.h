@@ -189,6 +189,9 @@ RulePtr experts_after(int64_t first_dense);
 RulePtr sparse_layers();
 /// What is said of dense MLPs' width is of no layer, so that nothing can contradict it.
 RulePtr no_dense_width();
+/// Layers behind the model's own that predict further tokens; 0 where it is left out. A run may
+/// leave them out. Files of the family may have them: its names say so (with_layers_ahead).
+RulePtr layers_ahead(const std::string& member);
 /// router_aux_loss_coef, which is written only: the loss here is another one.
 RulePtr balance_loss();
 

@@ -394,7 +394,36 @@ class NoDenseWidth final : public Rule {
   }
 };
 
+class LayersAhead final : public Rule {
+ public:
+  explicit LayersAhead(std::string member) : member_(std::move(member)) {}
+
+  void read(hf::Fields& file) const override {
+    const auto found =
+        file.take<int64_t>(member_, 0, &Json::is_number_integer, "an integer from 0");
+    if (found.value < 0 || found.value > kMost) {
+      file.finding(member_, concat("expected an integer from 0 to ", kMost, ", got ", found.text));
+      return;
+    }
+    file.set(kKey, found, member_);
+  }
+  void write(const AllConfig& config, Json& json) const override {
+    json[member_] = config.model_config.mtp_num_layers;
+  }
+  std::vector<std::string> keys() const override { return {kKey}; }
+  RuleText text() const override {
+    return {.read = concat("`", member_, "`, where the files have these layers")};
+  }
+
+ private:
+  static constexpr const char* kKey = "mtp_num_layers";
+  static constexpr int64_t kMost = 64;
+  std::string member_;
+};
+
 }  // namespace
+
+RulePtr layers_ahead(const std::string& member) { return std::make_shared<LayersAhead>(member); }
 
 RulePtr dense() { return fixed("moe_config.num_experts", int64_t{1}); }
 RulePtr experts(const std::string& member, int64_t number, int64_t topk, const std::string& also) {

@@ -138,7 +138,7 @@ class HfWriter {
   void plan_as_stored() {
     const std::map<std::string, double> numbers = fixed_numbers(weights_.names());
     for (const std::string& name : weights_.files().names()) {
-      const bool constant = is_constant(weights_.names(), name) && !numbers.contains(name);
+      const bool constant = is_constant(weights_.names().scheme, name) && !numbers.contains(name);
       tensors_.push_back(
           {.info = {name, dtype_in_file(name, constant), weights_.files().shape(name)},
            .logical = {}});
@@ -175,6 +175,11 @@ class HfWriter {
                                       .view_shape = logical.shape,
                                       .end = logical.shape[0]};
         tensor.logical.emplace_back(whole, place);
+        for (const std::string& further : further_names(target, logical.name)) {
+          HfTensor copy = by_name.at(place.name);
+          copy.info.name = copy.logical.front().second.name = further;
+          by_name[further] = std::move(copy);
+        }
       }
     }
     for (auto& [name, tensor] : by_name) {

@@ -15,7 +15,7 @@ ModelWeights::ModelWeights(std::unique_ptr<TensorSource> files, const Transforme
     : files_(std::move(files)) {
   const std::vector<std::string> list = files_->names();
   const std::set<std::string> names(list.begin(), list.end());
-  names_ = FileNames(name_scheme(names), config);
+  names_ = FileNames(names, config);
 }
 
 void ModelWeights::check_tensor(const std::string& logical, const Shape& shape) const {

@@ -98,13 +98,23 @@ bool fuses_head_and_loss(const TransformerConfig& config) {
                                                     config.compute_dtype != kFloat16);
 }
 
+int64_t all_layers(const TransformerConfig& config) {
+  return config.num_layers + config.mtp_num_layers;
+}
+
+int64_t kind_of(const TransformerConfig& config, int64_t layer) {
+  const bool ahead = layer >= config.num_layers && layer < all_layers(config);
+  return ahead ? config.num_layers - 1 : layer;
+}
+
 bool is_moe_layer(const TransformerConfig& config, int64_t layer) {
   const MoEConfig& moe = config.moe;
-  if (moe.num_experts == 1 || layer < moe.first_k_dense_replace) {
+  const int64_t kind = kind_of(config, layer);
+  if (moe.num_experts == 1 || kind < moe.first_k_dense_replace) {
     return false;
   }
   const std::vector<int64_t>& freq = moe.moe_layer_freq;
-  return freq.size() == 1 ? layer % freq.front() == 0 : freq.at(static_cast<size_t>(layer)) != 0;
+  return freq.size() == 1 ? kind % freq.front() == 0 : freq.at(static_cast<size_t>(kind)) != 0;
 }
 
 bool is_gated(const std::string& hidden_act) {
@@ -117,8 +127,8 @@ bool has_gated_mlp(const TransformerConfig& config) {
 
 bool has_window(const TransformerConfig& config, int64_t layer) {
   return config.window_size &&
-         (!config.layer_types ||
-          config.layer_types->at(static_cast<size_t>(layer)) == "sliding_attention");
+         (!config.layer_types || config.layer_types->at(static_cast<size_t>(
+                                     kind_of(config, layer))) == "sliding_attention");
 }
 
 std::optional<int64_t> window_left(const TransformerConfig& config, int64_t layer) {
@@ -127,7 +137,8 @@ std::optional<int64_t> window_left(const TransformerConfig& config, int64_t laye
 
 bool has_rotation(const TransformerConfig& config, int64_t layer) {
   return config.position_embedding_type == "rope" &&
-         (!config.no_rope_layers || config.no_rope_layers->at(static_cast<size_t>(layer)) != 0);
+         (!config.no_rope_layers ||
+          config.no_rope_layers->at(static_cast<size_t>(kind_of(config, layer))) != 0);
 }
 
 std::optional<RotaryConfig> sliding_rotation(const TransformerConfig& config) {

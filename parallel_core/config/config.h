@@ -448,6 +448,8 @@ struct TransformerConfig {
   int64_t qk_head_dim = 128;         // of a head's channels, those that are not rotated
   int64_t qk_pos_emb_head_dim = 64;  // and those that are
   int64_t v_head_dim = 128;
+  int64_t mtp_num_layers = 0;  // further tokens that training predicts; 0: none
+  double mtp_loss_scaling_factor = 0.1;
   bool use_sandwich_norm = false;  // resolved: norm_placement == "sandwich"
   double attn_post_norm_scale = 1.0;
   double ffn_post_norm_scale = 1.0;
@@ -650,6 +652,13 @@ int64_t bucket_size(const AllConfig& config, int64_t data_parallel_size);
 
 /// Whether training makes loss and logits in one op: fused_linear_cross_entropy or its default.
 bool fuses_head_and_loss(const TransformerConfig& config);
+
+/// All layers: the model's own, and behind them those that predict further tokens
+/// (mtp_num_layers), whose numbers follow.
+int64_t all_layers(const TransformerConfig& config);
+/// The layer of the model, from 0, of whose kind a layer is: itself, or the last one for those that
+/// predict further tokens. The functions of a layer below answer for these too.
+int64_t kind_of(const TransformerConfig& config, int64_t layer);
 
 /// Whether the feed-forward block of a layer, counted from 0, is a mixture of experts.
 bool is_moe_layer(const TransformerConfig& config, int64_t layer);

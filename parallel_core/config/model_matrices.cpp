@@ -29,6 +29,14 @@ double bias_elements(const ModelMatrix& matrix, const ModelShares& shares) {
   return matrix.has_bias ? static_cast<double>(shape_on_rank(matrix, shares)[0]) : 0;
 }
 
+// Of the module of a layer, in memory.
+std::string layer_path(const TransformerConfig& config, int64_t layer) {
+  return layer < config.num_layers || layer >= all_layers(config)
+             ? concat(kLanguageModel, "encoder.layers.", layer, ".")
+             : concat(kLanguageModel, "mtp.layers.", layer - config.num_layers,
+                      ".transformer_layer.");
+}
+
 // Appends the matrices of a layer.
 class MatrixList {
  public:
@@ -36,7 +44,7 @@ class MatrixList {
       : config_(config),
         widths_(layer_widths(config)),
         layer_(layer),
-        path_(concat(kLanguageModel, "encoder.layers.", layer, ".")),
+        path_(layer_path(config, layer)),
         prefix_(concat("layers.", layer, ".")) {}
 
   void add_norms() {
@@ -322,12 +330,40 @@ std::vector<ModelMatrix> matrices_after_layers(const TransformerConfig& config) 
   return out;
 }
 
+std::vector<ModelMatrix> matrices_ahead(const TransformerConfig& config) {
+  const int64_t hidden = config.hidden_size;
+  std::vector<ModelMatrix> out;
+  for (int64_t layer = config.num_layers; layer < all_layers(config); ++layer) {
+    const std::string module = concat("mtp.layers.", layer - config.num_layers, ".");
+    const std::string name = concat("layers.", layer, ".mtp.");
+    const size_t first = out.size();
+    for (const char* norm : {"enorm", "hnorm"}) {
+      append_norm(config, (module + norm).c_str(), (name + norm).c_str(), out);
+    }
+    out.push_back({.name = name + "eh_proj",
+                   .module = concat(kLanguageModel, module, "eh_proj"),
+                   .role = MatrixRole::kAhead,
+                   .shape = {hidden, 2 * hidden}});
+    append_norm(config, (module + "final_norm").c_str(), (name + "final_norm").c_str(), out);
+    for (size_t i = first; i < out.size(); ++i) {
+      out[i].layer = layer;
+    }
+    append(out, layer_matrices(config, layer));
+    // Adapters are trained without these layers.
+    for (size_t i = first; i < out.size(); ++i) {
+      out[i].takes_adapter = out[i].quantizable = false;
+    }
+  }
+  return out;
+}
+
 std::vector<ModelMatrix> model_matrices(const TransformerConfig& config) {
   std::vector<ModelMatrix> out = matrices_before_layers(config);
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     append(out, layer_matrices(config, layer));
   }
   append(out, matrices_after_layers(config));
+  append(out, matrices_ahead(config));
   return out;
 }
 

@@ -27,6 +27,7 @@ enum class MatrixRole : uint8_t {
   kGate,  ///< of an MLP, a shared expert or a routed expert
   kUp,
   kDown,
+  kAhead,   ///< joins a hidden state and the embedding of a token ahead (mtp_num_layers)
   kVector,  ///< no operand of a product: sinks of attention, numbers of an activation
 };
 
@@ -94,6 +95,10 @@ std::vector<ModelMatrix> layer_matrices(const TransformerConfig& config,
 std::vector<ModelMatrix> matrices_before_layers(const TransformerConfig& config);
 /// The last norm and an output matrix of its own.
 std::vector<ModelMatrix> matrices_after_layers(const TransformerConfig& config);
+
+/// Of the layers that predict further tokens (mtp_num_layers): of each its two norms, the matrix
+/// that joins what they give, its last norm and those of the layer itself.
+std::vector<ModelMatrix> matrices_ahead(const TransformerConfig& config);
 
 /// All of the model.
 std::vector<ModelMatrix> model_matrices(const TransformerConfig& config);

@@ -161,11 +161,17 @@ FilePlace CheckpointWriter::place_of(const std::string& logical, const Shape& sh
                                                : file_place(file_names(), logical, shape);
 }
 
-std::optional<FilePlace> CheckpointWriter::second_place_of(const std::string& logical,
+std::vector<FilePlace> CheckpointWriter::further_places_of(const std::string& logical,
                                                            const Shape& shape) const {
-  const std::string twin =
-      stored_part() == StoredPart::kTrained ? peft_twin(config_, logical) : std::string();
-  return twin.empty() ? std::nullopt : std::optional(FilePlace{.name = twin, .shape = shape});
+  std::vector<FilePlace> out;
+  if (stored_part() == StoredPart::kAll) {
+    for (const std::string& name : further_names(file_names(), logical)) {
+      out.push_back({.name = name, .shape = shape});
+    }
+  } else if (const std::string twin = peft_twin(config_, logical); !twin.empty()) {
+    out.push_back({.name = twin, .shape = shape});
+  }
+  return out;
 }
 
 void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optimizer* optimizer) {
@@ -182,8 +188,8 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
     if (known.insert(place.name).second) {
       weights.push_back({place.name, tensor.dtype, place.shape});
     }
-    if (const auto second = second_place_of(tensor.name, tensor.shape)) {
-      weights.push_back({second->name, tensor.dtype, second->shape});
+    for (const FilePlace& further : further_places_of(tensor.name, tensor.shape)) {
+      weights.push_back({further.name, tensor.dtype, further.shape});
     }
     for (const auto& [state, stored] :
          options_.with_states ? tensor.states : std::map<std::string, StoredState>()) {
@@ -295,8 +301,8 @@ void CheckpointWriter::add_sources(const ParallelModel& model,
                                .only_finite = !options_.allow_nonfinite});
           };
           add_target(place_of(logical.name, logical.shape));
-          if (auto second = second_place_of(logical.name, logical.shape)) {
-            add_target(*std::move(second));
+          for (const FilePlace& further : further_places_of(logical.name, logical.shape)) {
+            add_target(further);
           }
         });
     if (optimizer == nullptr || !options_.with_states || optimizer->steps_done(entry.name) == 0) {

@@ -97,10 +97,9 @@ class CheckpointWriter {
   std::map<std::string, double> numbers_beside() const;
   /// Of a model with adapters what is trained alone.
   StoredPart stored_part() const;
-  /// Where a logical tensor lies in the files of weights; the second place, with the same values,
-  /// if it has one.
+  /// Where a logical tensor lies in the files of weights; further places, with the same values.
   FilePlace place_of(const std::string& logical, const Shape& shape) const;
-  std::optional<FilePlace> second_place_of(const std::string& logical, const Shape& shape) const;
+  std::vector<FilePlace> further_places_of(const std::string& logical, const Shape& shape) const;
 
   ProcessGroup& world_;
   TransformerConfig config_;

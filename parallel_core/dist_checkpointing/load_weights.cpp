@@ -320,7 +320,7 @@ Fitting open_fitting(const ParallelModel& model,
   const std::vector<std::string> list = found.files->names();
   const std::set<std::string> names(list.begin(), list.end());
   if (model.has_file_names_of_config()) {
-    found.scheme = FileNames(name_scheme(names), config);
+    found.scheme = FileNames(names, config);
   }
   found.stored.head_is_table = config.lora.use_lora && saves_output_layer(config.lora) &&
                                config.untie_embeddings_and_output_weights &&

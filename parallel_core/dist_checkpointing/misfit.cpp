@@ -96,6 +96,12 @@ std::string explain_misfit(const nn::LoadReport& report,
                          " that is another one. If it is the one that was trained, set "
                          "tie_word_embeddings: false.\n");
   }
+  const auto joins = [](const std::string& name) { return name.ends_with(".mtp.eh_proj.weight"); };
+  if (std::any_of(report.missing.begin(), report.missing.end(), joins)) {
+    text +=
+        "The file has fewer layers that predict further tokens than model_config.mtp_num_layers "
+        "says; lower it, or set it to 0.\n";
+  }
   if (!model.tied && !model.adapter && holds(report.missing, "lm_head.weight")) {
     text += concat(
         "config.json says tie_word_embeddings: false (which is also what it means to leave it out "

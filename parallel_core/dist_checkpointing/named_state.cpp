@@ -79,7 +79,7 @@ LogicalState in_logical_names(LogicalState state,
   if (scheme == NameScheme::kLogical || scheme == NameScheme::kModules) {
     return state;
   }
-  const FileNames file_names(scheme, config);
+  const FileNames file_names(names, config);
   LogicalState out;
   std::set<std::string> used;
   for (const auto& [name, shape] : wanted) {

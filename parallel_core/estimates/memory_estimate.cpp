@@ -338,8 +338,30 @@ class StageEstimate {
       kept_bytes.push_back(bytes);
       estimate_.recompute_saved += bytes_of(std::max(0.0, usual.kept - bytes));
     }
+    if (stage_.post_process() && model_.mtp_num_layers > 0) {
+      add_layers_ahead(kept_bytes.back());
+    }
     kept_ = most_in_flight(stage_, config_.dataset_config.micro_batch_num, kept_bytes);
     estimate_.in_flight = kept_.passes;
+  }
+
+  // Layers that predict further tokens are of the last chunk. Each keeps two vectors before and
+  // behind its two norms, what joins them, and what its last norm reads and gives; and logits,
+  // unless they are made in one op with the loss.
+  void add_layers_ahead(double& bytes) {
+    const bool mixture = is_moe_layer(model_, model_.num_layers);
+    const LayerCost usual = layer_cost(config_, RecomputePolicy(), mixture, load_);
+    const LayerCost cost = costs_.empty() ? usual : costs_.back();
+    const double depths = d(model_.mtp_num_layers);
+    double own = 7 * piece_ * d(model_.hidden_size) * element_;
+    if (!fuses_head_and_loss(model_)) {
+      own +=
+          tokens_ * d(shape_on_rank(matrices_before_layers(model_).front(), shares_)[0]) * element_;
+    }
+    bytes += depths * (cost.kept + own);
+    transient_ = std::max(transient_, cost.transient);
+    estimate_.recompute_flops += depths * cost.flops;
+    estimate_.recompute_saved += bytes_of(depths * std::max(0.0, usual.kept - cost.kept));
   }
 
   void add_states() {

@@ -69,6 +69,17 @@ double head_flops(const TransformerConfig& model) {
   return 2 * weight_elements(matrices_before_layers(model).front());
 }
 
+// Of the layers that predict further tokens: each joins two vectors, and has a layer like the last
+// one and the head.
+double flops_ahead(const TransformerConfig& model) {
+  double joins = 0;
+  for (const ModelMatrix& matrix : matrices_ahead(model)) {
+    joins += matrix.role == MatrixRole::kAhead ? 2 * weight_elements(matrix) : 0;
+  }
+  const LayerKind kind = layer_kind(model, model.num_layers);
+  return joins + d(model.mtp_num_layers) * (layer_flops(model, kind) + head_flops(model));
+}
+
 // Calls f until so many seconds have passed; seconds of one call.
 template <class F>
 double seconds_of(double at_least, F&& f) {
@@ -90,8 +101,8 @@ double seconds_of(double at_least, F&& f) {
 double model_flops(const AllConfig& config, int64_t data_parallel_size) {
   const TransformerConfig& model = config.model_config;
   const double tokens = d(global_batch_size(config, data_parallel_size)) * d(model.seq_length);
-  return tokens * (passes_over_base(model) *
-                       (flops_of_layers(model, d(model.num_layers)) + head_flops(model)) +
+  return tokens * (passes_over_base(model) * (flops_of_layers(model, d(model.num_layers)) +
+                                              head_flops(model) + flops_ahead(model)) +
                    6 * trained_share(model).adapters);
 }
 
@@ -103,19 +114,23 @@ StepWork step_work(const AllConfig& config, int64_t data_parallel_size) {
       d(config.dataset_config.batch_size) * d(model.seq_length) / d(p.context_parallel_size);
   const double tp = d(p.tensor_model_parallel_size);
   double most_layers = 0;
+  double most_flops = 0;  // of a token, in a stage's layers
   const auto table = layer_ranges(model.num_layers, p);
   for (size_t stage = 0; stage < table.front().size(); ++stage) {
     double layers = 0;
     for (const auto& row : table) {
       layers += d(row[stage].count);
     }
-    most_layers = std::max(most_layers, layers);
+    const bool is_last = stage + 1 == table.front().size();
+    most_layers = std::max(most_layers, layers + (is_last ? d(model.mtp_num_layers) : 0));
+    most_flops =
+        std::max(most_flops, flops_of_layers(model, layers) + (is_last ? flops_ahead(model) : 0));
   }
   StepWork work;
-  work.flops = passes_over_base(model) * micro_batches * tokens / tp *
-                   (flops_of_layers(model, most_layers) + head_flops(model)) +
-               6 * micro_batches * tokens / tp * trained_share(model).adapters * most_layers /
-                   std::max(1.0, d(model.num_layers));
+  work.flops =
+      passes_over_base(model) * micro_batches * tokens / tp * (most_flops + head_flops(model)) +
+      6 * micro_batches * tokens / tp * trained_share(model).adapters * most_layers /
+          std::max(1.0, d(model.num_layers));
   const MemoryEstimate memory = estimate_memory(config, data_parallel_size);
   work.flops += micro_batches * memory.recompute_flops;
   const double kept = d(memory.activations) / d(std::max<int64_t>(memory.in_flight, 1));

@@ -32,6 +32,7 @@ void prepare(AllConfig& config, const OpenModelOptions& options) {
   model.layer_recompute.clear();
   model.hidden_dropout = 0;
   model.attention_dropout = 0;
+  model.mtp_num_layers = 0;  // of which files hold more than is read
   if (options.dtype.empty()) {
     return;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "nn/module.h"
 #include "nn/module_call.h"
@@ -10,6 +11,13 @@
 namespace tapestry {
 
 struct CachedStep;
+
+/// The rows of a micro-batch so many positions on: what a further layer reads and predicts.
+struct AheadInput {
+  Tensor tokens;     ///< [B, S]: at position i the token of position i + depth
+  Tensor labels;     ///< the label of that position
+  Tensor loss_mask;  ///< whether position i counts
+};
 
 /// One micro-batch. All are [B, S]; labels may be undefined (then only logits are computed),
 /// loss_mask (all ones) and position_ids (0 .. S-1) too. Where context-parallel ranks divide the
@@ -25,6 +33,8 @@ struct ModelInput {
   /// int32 [B, S] of whole sequences: where the document of each token begins, of which attention
   /// sees no other; see AttentionOptions. Undefined: each row is one document.
   Tensor document_starts;
+  /// Of depth 1, 2, .. (ParallelModel::tokens_ahead); empty: only the next token is predicted.
+  std::vector<AheadInput> ahead;
   /// The tokens continue texts whose keys and values are kept (transformer/kv_cache.h): then they
   /// are [1, N], with position_ids, and no mask, documents or labels. Outlives the call.
   const CachedStep* cached = nullptr;
@@ -32,6 +42,12 @@ struct ModelInput {
   /// states of hidden_shape() and hidden_dtype().
   int chunk = 0;
   Tensor hidden;
+};
+
+/// The loss of a further prediction, as ModelOutput's.
+struct AheadLoss {
+  Tensor loss;
+  double token_count = 0;
 };
 
 struct ModelOutput {
@@ -44,12 +60,17 @@ struct ModelOutput {
   /// possibly undefined: dropped before backward, its memory serves for its gradient.
   Tensor logits;
   double token_count = 0;  ///< sum(mask), over whole sequences
+  /// Of ModelInput::ahead, on the last stage. They are no part of `loss`.
+  std::vector<AheadLoss> ahead = {};
 };
 inline void append_observed(TensorList& out, const ModelInput& input) {
   out.insert(out.end(), {input.tokens, input.hidden});
 }
 inline void append_observed(TensorList& out, const ModelOutput& output) {
   out.insert(out.end(), {output.loss, output.logits, output.hidden});
+  for (const AheadLoss& further : output.ahead) {
+    out.push_back(further.loss);
+  }
 }
 
 /// A model, or what one rank of a pipeline has of it. Training, evaluation, generation, files and
@@ -67,6 +88,9 @@ class ParallelModel : public nn::Module, public nn::Callable<ParallelModel> {
   /// Sequences without labels are filled up to a multiple of so many tokens before ranks divide
   /// them.
   virtual int64_t sequence_unit() const { return 1; }
+  /// How many tokens behind the next one it predicts while it is trained: it then wants so many
+  /// entries in ModelInput::ahead. The same on every rank.
+  virtual int64_t tokens_ahead() const { return 0; }
   /// Whether forward() goes by ModelInput::cached. Otherwise the whole text goes through the model
   /// for each new token.
   virtual bool takes_cache() const { return false; }

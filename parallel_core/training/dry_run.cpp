@@ -100,12 +100,11 @@ std::string data_text(const AllConfig& config, const ResumePoint* resume) {
   return opened_data_text(config, resume);
 }
 
-// Parameters in a file or folder of weights, without the buffers that old files hold.
-int64_t parameters_in(const std::string& path) {
+// Parameters of a model in a file or folder of weights, without what files may hold beside them.
+int64_t parameters_in(const std::string& path, const TransformerConfig& model) {
   const std::unique_ptr<TensorSource> files = open_weights(path);
   const std::vector<std::string> names = files->names();
-  const std::set<std::string> set(names.begin(), names.end());
-  const NameScheme scheme = name_scheme(set);
+  const FileNames scheme(std::set<std::string>(names.begin(), names.end()), model);
   int64_t count = 0;
   for (const std::string& name : names) {
     const bool counts = !is_constant(scheme, name) && !name.ends_with(".moe.router.expert_bias") &&
@@ -141,7 +140,7 @@ std::string weights_text(const AllConfig& config, const StartWeights& weights, i
   } else if (!base.empty()) {
     check_hf_config(model, base);
   }
-  const int64_t found = base.empty() ? 0 : parameters_in(base);
+  const int64_t found = base.empty() ? 0 : parameters_in(base, stored);
   const int64_t expected = parameter_count(stored);
   // Files may repeat tied embeddings as the output matrix.
   const int64_t repeated = model.untie_embeddings_and_output_weights

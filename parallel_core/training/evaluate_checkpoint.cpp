@@ -41,9 +41,11 @@ std::optional<DataState> data_state_of(const std::string& checkpoint) {
 
 }  // namespace
 
-EvaluationSummary evaluate_checkpoint(const AllConfig& config,
+EvaluationSummary evaluate_checkpoint(const AllConfig& trained,
                                       const std::string& checkpoint,
                                       const std::shared_ptr<ProcessGroup>& world) {
+  AllConfig config = trained;
+  config.model_config.mtp_num_layers = 0;  // for training alone
   initialize_ranks(config, world);
   const std::string resolved = resolve_checkpoint(checkpoint);
   verify_weights(resolved, config.training_config.crc_check, *world);

@@ -22,7 +22,7 @@ struct EvaluationSummary {
 /// a training of this configuration evaluates on. Logs the results, writes no files. Every rank of
 /// the world calls it. ValueError if there is neither part.
 EvaluationSummary evaluate_checkpoint(
-    const AllConfig& config,
+    const AllConfig& trained,
     const std::string& checkpoint,
     const std::shared_ptr<ProcessGroup>& world = single_process_group());
 

@@ -42,6 +42,7 @@ GPTModel::GPTModel(const TransformerConfig& config,
       logit_softcap_(config.logit_softcap),
       frequencies_change_(config.position_embedding_type == "rope" &&
                           frequencies_depend_on_length(config.rotary_config)),
+      tokens_ahead_(config.mtp_num_layers),
       language_model_(static_cast<TransformerLanguageModel*>(
           &add_child("language_model", get_language_model(config, sequence_first(), stage)))),
       parallel_lm_logits_(
@@ -94,6 +95,74 @@ Tensor GPTModel::fused_loss(const Tensor& hidden,
   return linear_cross_entropy(hidden.to(precision().compute), weight, labels, options);
 }
 
+Tensor GPTModel::whole_logits(const Tensor& own, int64_t length) const {
+  const TensorParallelLayout& layout = tensor_layout();
+  const Tensor all = gather_vocabulary(own, vocabulary_, layout);
+  return layout.size == 1 ? all : all.slice(sequence_axis(), 0, length);
+}
+
+Tensor GPTModel::logits_of_cached(const Tensor& hidden, const CachedStep& step, int64_t length) {
+  const nn::Parameter& weight = language_model_->output_weight();
+  const std::vector<int64_t>& wanted = step.logits_of;
+  const auto count = static_cast<int64_t>(wanted.size());
+  const auto chosen = [&](const Tensor& rows) {
+    return count == rows.size(sequence_axis())
+               ? rows
+               : index_select(rows, sequence_axis(), tensor(wanted, {count}));
+  };
+  if (count == 0) {
+    return {};
+  }
+  // With sequence parallelism a rank has but its piece of the hidden states.
+  return tensor_layout().sequence_axis
+             ? chosen(whole_logits((*parallel_lm_logits_)(hidden, weight), length))
+             : gather_vocabulary((*parallel_lm_logits_)(chosen(hidden), weight), vocabulary_,
+                                 tensor_layout());
+}
+
+void GPTModel::report_logits(const Tensor& hidden, Tensor& logits, bool fused, int64_t length) {
+  const TensorParallelLayout& layout = tensor_layout();
+  const nn::Parameter& weight = language_model_->output_weight();
+  const Tensor shown = shown_only([&] {
+    return whole_logits(fused ? parallel_lm_logits_->forward(hidden, weight) : logits, length);
+  });
+  std::vector<ReportedAxis> axes = {whole_axis(), whole_axis(), whole_axis()};
+  axes[static_cast<size_t>(sequence_axis())] =
+      token_axis(context_parallel_layout().positions(shown.size(sequence_axis())));
+  const int64_t batch_axis = sequence_first() ? 1 : 0;
+  const VocabularyShard own = vocabulary_shard(vocabulary_, layout.rank, layout.size);
+  if (!fused && own.valid == own.rows) {
+    std::vector<ReportedAxis> own_axes = axes;
+    own_axes[2] = sliced_axis(own.first, own.rows, vocabulary_);
+    replace_activation("logits", logits, own_axes, batch_axis);
+  }
+  report_activation("logits", shown, axes, batch_axis,
+                    !fused && layout.size == 1 ? logits : Tensor());
+}
+
+// `hidden` are the states of the depth before, and become those of this one.
+AheadLoss GPTModel::loss_ahead(int64_t depth, const ModelInput& input, Tensor& hidden) {
+  const AheadInput& ahead = input.ahead[static_cast<size_t>(depth - 1)];
+  const ModelInput moved = {
+      .tokens = ahead.tokens, .labels = ahead.labels, .loss_mask = ahead.loss_mask};
+  check_targets(moved);
+  hidden = language_model_->predict_ahead(
+      depth,
+      TransformerLanguageModel::Input{.ids = ahead.tokens,
+                                      .hidden = {},
+                                      .position_ids = input.position_ids,
+                                      .mask = input.attention_mask,
+                                      .document_starts = input.document_starts},
+      hidden);
+  const nn::Parameter& weight = language_model_->output_weight();
+  const Tensor labels = in_layout(ahead.labels);
+  const ModelOutput out =
+      fuses_loss()
+          ? mean_of_sum(fused_loss(hidden, weight, labels, in_layout(ahead.loss_mask)), moved)
+          : mean_loss(loss_((*parallel_lm_logits_)(hidden, weight), labels), moved);
+  return {out.loss, out.token_count};
+}
+
 ModelOutput GPTModel::forward(const ModelInput& input) {
   check<ValueError>(input.tokens.dim() == 2, "gpt: tokens must be [batch, sequence], got ",
                     describe(input.tokens));
@@ -110,7 +179,7 @@ ModelOutput GPTModel::forward(const ModelInput& input) {
     tokens = cat(
         {tokens, zeros({tokens.size(0), layout.size - length % layout.size}, tokens.dtype())}, 1);
   }
-  const Tensor hidden =
+  Tensor hidden =
       (*language_model_)(TransformerLanguageModel::Input{.ids = tokens,
                                                          .hidden = input.hidden,
                                                          .position_ids = input.position_ids,
@@ -121,48 +190,15 @@ ModelOutput GPTModel::forward(const ModelInput& input) {
   if (!stage().is_last(input.chunk)) {
     return {.hidden = hidden};
   }
-  const nn::Parameter& weight = language_model_->output_weight();
-  const auto whole = [&](const Tensor& own) {
-    const Tensor all = gather_vocabulary(own, vocabulary_, layout);
-    return layout.size == 1 ? all : all.slice(sequence_axis(), 0, length);
-  };
   if (input.cached != nullptr) {
-    const std::vector<int64_t>& wanted = input.cached->logits_of;
-    const auto count = static_cast<int64_t>(wanted.size());
-    const auto chosen = [&](const Tensor& rows) {
-      return count == rows.size(sequence_axis())
-                 ? rows
-                 : index_select(rows, sequence_axis(), tensor(wanted, {count}));
-    };
-    if (count == 0) {
-      return {};
-    }
-    // With sequence parallelism a rank has but its piece of the hidden states.
-    return {.logits = layout.sequence_axis
-                          ? chosen(whole((*parallel_lm_logits_)(hidden, weight)))
-                          : gather_vocabulary((*parallel_lm_logits_)(chosen(hidden), weight),
-                                              vocabulary_, layout)};
+    return {.logits = logits_of_cached(hidden, *input.cached, length)};
   }
+  const nn::Parameter& weight = language_model_->output_weight();
   const bool fused = input.labels.defined() && fuses_loss();
   Tensor logits = fused ? Tensor() : (*parallel_lm_logits_)(hidden, weight);
-  report_if_recorded([&] {
-    const Tensor shown = shown_only(
-        [&] { return whole(fused ? parallel_lm_logits_->forward(hidden, weight) : logits); });
-    std::vector<ReportedAxis> axes = {whole_axis(), whole_axis(), whole_axis()};
-    axes[static_cast<size_t>(sequence_axis())] =
-        token_axis(context_parallel_layout().positions(shown.size(sequence_axis())));
-    const int64_t batch_axis = sequence_first() ? 1 : 0;
-    const VocabularyShard own = vocabulary_shard(vocabulary_, layout.rank, layout.size);
-    if (!fused && own.valid == own.rows) {
-      std::vector<ReportedAxis> own_axes = axes;
-      own_axes[2] = sliced_axis(own.first, own.rows, vocabulary_);
-      replace_activation("logits", logits, own_axes, batch_axis);
-    }
-    report_activation("logits", shown, axes, batch_axis,
-                      !fused && layout.size == 1 ? logits : Tensor());
-  });
+  report_if_recorded([&] { report_logits(hidden, logits, fused, length); });
   if (!input.labels.defined()) {
-    return {.logits = whole(logits)};
+    return {.logits = whole_logits(logits, length)};
   }
   check_targets(input);
   const Tensor labels = in_layout(input.labels);
@@ -170,6 +206,9 @@ ModelOutput GPTModel::forward(const ModelInput& input) {
       fused ? mean_of_sum(fused_loss(hidden, weight, labels, in_layout(input.loss_mask)), input)
             : mean_loss(loss_(logits, labels), input);
   out.logits = std::move(logits);
+  for (int64_t depth = 1; depth <= std::ssize(input.ahead); ++depth) {
+    out.ahead.push_back(loss_ahead(depth, input, hidden));
+  }
   return out;
 }
 

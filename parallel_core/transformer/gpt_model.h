@@ -69,10 +69,16 @@ class GPTModel final : public TransformerModel {
   /// (use_fused_kernels and softmax_compute_dtype), or the rotation changes while a text grows
   /// (rope_type longrope or dynamic).
   bool takes_cache() const override;
+  /// mtp_num_layers.
+  int64_t tokens_ahead() const override { return tokens_ahead_; }
 
   TransformerLanguageModel& language_model() { return *language_model_; }
 
  private:
+  AheadLoss loss_ahead(int64_t depth, const ModelInput& input, Tensor& hidden);
+  void report_logits(const Tensor& hidden, Tensor& logits, bool fused, int64_t length);
+  Tensor whole_logits(const Tensor& own, int64_t length) const;
+  Tensor logits_of_cached(const Tensor& hidden, const CachedStep& step, int64_t length);
   bool fuses_loss() const;
   Tensor fused_loss(const Tensor& hidden,
                     const nn::Parameter& weight,
@@ -85,6 +91,7 @@ class GPTModel final : public TransformerModel {
   double logit_multiplier_;
   double logit_softcap_;
   bool frequencies_change_;
+  int64_t tokens_ahead_;
   TransformerLanguageModel* language_model_;
   ParallelLMLogits* parallel_lm_logits_;
   TokenLoss loss_;

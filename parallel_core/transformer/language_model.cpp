@@ -121,18 +121,34 @@ int64_t end_of(const Tensor& position_ids) {
 
 }  // namespace
 
+// Of all of the rank's tokens; with sequence parallelism the rank's piece of that.
+Tensor Embedding::words(const Tensor& ids) const {
+  check<ValueError>(!layout_.sequence_axis || ids.size(1) % layout_.size == 0,
+                    "embedding: with sequence parallelism ", ids.size(1),
+                    " tokens cannot be divided over ", layout_.size, " ranks");
+  const Tensor x = (*word_embeddings_)(sequence_first_ ? ids.transpose(0, 1).contiguous() : ids);
+  return multiplier_ == 1 ? x : x * multiplier_;
+}
+
+// While training; x has `own` tokens of a sequence.
+Tensor Embedding::dropped(const Tensor& x, int64_t layer, int64_t own) const {
+  return is_training()
+             ? hidden_dropout(x, dropout_, layer, DropoutSite::kEmbedding, sequence_first_ ? 1 : 0,
+                              hidden_positions(context_layout_, layout_, own))
+             : x;
+}
+
+Tensor Embedding::embed_ahead(const Tensor& ids, int64_t layer) const {
+  const Tensor x = words(ids);
+  return dropped(x, layer, x.size(sequence_first_ ? 0 : 1)).to(dtype_);
+}
+
 Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
   const int64_t length = ids.size(1);
-  check<ValueError>(!layout_.sequence_axis || length % layout_.size == 0,
-                    "embedding: with sequence parallelism ", length,
-                    " tokens cannot be divided over ", layout_.size, " ranks");
   const auto in_layout = [&](const Tensor& t) {
     return sequence_first_ ? t.transpose(0, 1).contiguous() : t;
   };
-  Tensor x = (*word_embeddings_)(in_layout(ids));
-  if (multiplier_ != 1) {
-    x = x * multiplier_;
-  }
+  Tensor x = words(ids);
   const int64_t own = layout_.sequence_axis ? length / layout_.size : length;
   const int64_t first = layout_.sequence_axis ? layout_.rank * own : 0;
   const SequencePart part = hidden_positions(context_layout_, layout_, own);
@@ -164,10 +180,7 @@ Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
   if (norm_ != nullptr) {
     x = (*norm_)(x);
   }
-  if (is_training()) {
-    x = hidden_dropout(x, dropout_, 0, DropoutSite::kEmbedding, sequence_first_ ? 1 : 0, part);
-  }
-  x = x.to(dtype_);
+  x = dropped(x, 0, own).to(dtype_);
   report_if_recorded([&] {
     const int64_t batch_axis = sequence_first_ ? 1 : 0;
     pass_activation("embedding", x, hidden_axes(x, batch_axis, context_layout_, layout_),
@@ -179,7 +192,7 @@ Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
 TransformerLanguageModel::TransformerLanguageModel(const TransformerConfig& config,
                                                    bool sequence_first,
                                                    const PipelineStage& stage)
-    : stage_(stage) {
+    : stage_(stage), num_layers_(config.num_layers) {
   if (config.position_embedding_type == "rope") {
     rotary_ = std::make_unique<RotaryEmbedding>(config);
     if (const auto sliding = sliding_rotation(config)) {
@@ -187,11 +200,12 @@ TransformerLanguageModel::TransformerLanguageModel(const TransformerConfig& conf
     }
   }
   const bool tied = !config.untie_embeddings_and_output_weights;
+  const bool at_the_end = tied || config.mtp_num_layers > 0;
   if (stage.pre_process()) {
     embedding_ = &register_module<Embedding>(
         "embedding", config, sequence_first,
-        tied && !stage.post_process() ? EmbeddingCopy::kOriginal : EmbeddingCopy::kOnly);
-  } else if (stage.post_process() && tied) {
+        at_the_end && !stage.post_process() ? EmbeddingCopy::kOriginal : EmbeddingCopy::kOnly);
+  } else if (stage.post_process() && at_the_end) {
     // Under the original's name, so that both have the same start values, optimizer state and
     // random numbers, and stay equal.
     embedding_ =
@@ -203,6 +217,18 @@ TransformerLanguageModel::TransformerLanguageModel(const TransformerConfig& conf
                                                    tensor_parallel_layout(config, sequence_first))
                           .weight();
   }
+  if (stage.post_process() && config.mtp_num_layers > 0) {
+    ahead_ = &register_module<MultiTokenPrediction>("mtp", config, sequence_first);
+  }
+}
+
+AttentionContext TransformerLanguageModel::context_of(const Input& input) const {
+  return {.rotary = rotary_.get(),
+          .sliding_rotary = sliding_rotary_.get(),
+          .position_ids = input.position_ids,
+          .mask = input.mask,
+          .document_starts = input.document_starts,
+          .cached = input.cached};
 }
 
 Tensor TransformerLanguageModel::forward(const Input& input) {
@@ -216,14 +242,16 @@ Tensor TransformerLanguageModel::forward(const Input& input) {
     }
   }
   const Tensor hidden = first ? (*embedding_)(input.ids, input.position_ids) : input.hidden;
-  return (*encoder_)(hidden,
-                     AttentionContext{.rotary = rotary_.get(),
-                                      .sliding_rotary = sliding_rotary_.get(),
-                                      .position_ids = input.position_ids,
-                                      .mask = input.mask,
-                                      .document_starts = input.document_starts,
-                                      .cached = input.cached},
-                     input.chunk);
+  return (*encoder_)(hidden, context_of(input), input.chunk);
+}
+
+Tensor TransformerLanguageModel::predict_ahead(int64_t depth,
+                                               const Input& input,
+                                               const Tensor& hidden) {
+  check<RuntimeError>(ahead_ != nullptr,
+                      "language model: no layer here predicts further tokens; see mtp_num_layers");
+  return ahead_->layer(depth - 1)(
+      hidden, embedding_->embed_ahead(input.ids, num_layers_ + depth - 1), context_of(input));
 }
 
 nn::Parameter& TransformerLanguageModel::output_weight() const {

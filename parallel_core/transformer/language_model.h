@@ -6,6 +6,7 @@
 #include <string>
 
 #include "parallel_core/config/config.h"
+#include "parallel_core/transformer/multi_token_prediction.h"
 #include "parallel_core/transformer/rotary_pos_embedding.h"
 #include "parallel_core/transformer/transformer.h"
 
@@ -14,7 +15,7 @@ namespace tapestry {
 /// How the word embeddings are shared between the first and the last stage of a pipeline.
 enum class EmbeddingCopy : uint8_t {
   kOnly,      ///< nobody else has them
-  kOriginal,  ///< the last stage has a copy, to make logits with
+  kOriginal,  ///< the last stage has a copy, to make logits with or to embed tokens ahead
   kCopy,      ///< this is that copy: no positions, and no forward()
 };
 
@@ -34,9 +35,14 @@ class Embedding final : public nn::Module, public nn::Callable<Embedding> {
   /// divided over the ranks. Without position_ids [B, S] those of the tokens in their sequence
   /// count.
   Tensor forward(const Tensor& ids, const Tensor& position_ids);
+  /// The same of word embeddings alone, for the layer of this number from 0 that predicts further
+  /// tokens, whose dropout is its own.
+  Tensor embed_ahead(const Tensor& ids, int64_t layer) const;
   nn::Parameter& word_embeddings() const { return word_embeddings_->weight(); }
 
  private:
+  Tensor words(const Tensor& ids) const;
+  Tensor dropped(const Tensor& x, int64_t layer, int64_t own) const;
   Tensor parallel_positions(const Tensor& position_ids, int64_t length) const;
 
   bool sequence_first_;
@@ -72,17 +78,25 @@ class TransformerLanguageModel final : public nn::Module,
   };
   /// Hidden states after the chunk; after the last one of the model, those after the final norm.
   Tensor forward(const Input& input);
+  /// The hidden states, behind their last norm, of which the token `depth` + 1 positions on is
+  /// predicted (depth from 1 to mtp_num_layers), of those of the depth before, 0 being the model
+  /// itself. input.ids are the tokens `depth` positions on. On the last stage only.
+  Tensor predict_ahead(int64_t depth, const Input& input, const Tensor& hidden);
   /// The matrix [V, H] that turns hidden states into logits: the word embeddings when tied, of
   /// which the last stage of a pipeline has a copy. On the last stage only.
   nn::Parameter& output_weight() const;
 
  private:
+  AttentionContext context_of(const Input& input) const;
+
   PipelineStage stage_;
+  int64_t num_layers_;
   std::unique_ptr<RotaryEmbedding> rotary_;
   std::unique_ptr<RotaryEmbedding> sliding_rotary_;  // of layers with a window, if it is another
   Embedding* embedding_ = nullptr;
   ParallelTransformer* encoder_;
   nn::Parameter* output_weight_ = nullptr;
+  MultiTokenPrediction* ahead_ = nullptr;
 };
 inline void append_observed(TensorList& out, const TransformerLanguageModel::Input& input) {
   out.insert(out.end(), {input.ids, input.hidden});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/dtype.h"
@@ -45,8 +46,10 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
       layout_(tensor_parallel_layout(config, sequence_first)),
       context_layout_(context_parallel_layout()) {
   if (!config.layer_recompute.empty()) {
-    recompute_ = recompute_policy(config.layer_recompute.at(static_cast<size_t>(layer_)),
-                                  layer_op_names(config));
+    const int64_t kind = kind_of(config, layer_);
+    LayerRecompute own = config.layer_recompute.at(static_cast<size_t>(kind));
+    own.keeps_input = own.keeps_input || kind != layer_;  // nothing before it is made again
+    recompute_ = recompute_policy(own, layer_op_names(config));
   }
   const std::string prefix = "layers." + std::to_string(layer_) + ".";
   const auto add_norm = [&](const char* name, const char* logical, double scale = 1.0) {

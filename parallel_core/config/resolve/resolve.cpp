@@ -597,6 +597,7 @@ void resolve_model(Resolution& r) {
   check_recompute(r);
   resolve_moe(r);
   resolve_lora(r);
+  resolve_ahead(r);
 }
 
 bool differs_from_default(const AllConfig& config, const char* section, const char* name) {

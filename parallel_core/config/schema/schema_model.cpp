@@ -416,6 +416,20 @@ constexpr Key kKeys[] = {
      .form = Form::kTold,
      .check = kSize,
      .doc = "With `multi_latent_attention`, channels of a head's values."},
+    {.name = "mtp_num_layers",
+     .field = f<&M::mtp_num_layers>,
+     .form = Form::kDecided,
+     .check = between(0, 64),
+     .aliases = "num_nextn_predict_layers",
+     .doc = "Layers behind the model's own, the first of which predicts the token after the next "
+            "one, and each of the others one token further, as in DeepSeek-V3. They are for "
+            "training alone. See docs/mtp.md."},
+    {.name = "mtp_loss_scaling_factor",
+     .field = f<&M::mtp_loss_scaling_factor>,
+     .check = at_least(0),
+     .aliases = "mtp_loss_factor",
+     .doc = "What the mean of the losses of `mtp_num_layers` is multiplied by when it is added to "
+            "the loss."},
     {.name = "window_size",
      .field = f<&M::window_size>,
      .form = Form::kTold,

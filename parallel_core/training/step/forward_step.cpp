@@ -10,6 +10,7 @@
 #include "autograd/tensor/factory.h"
 #include "parallel_core/context_parallel/context_parallel_layout.h"
 #include "parallel_core/random.h"
+#include "parallel_core/training/step/rows_ahead.h"
 
 namespace tapestry {
 
@@ -38,7 +39,7 @@ Tensor visibility(const data::Batch& batch, const ContextParallelLayout& layout)
 
 }  // namespace
 
-ModelInput to_model_input(const data::Batch& batch, int64_t unit) {
+ModelInput to_model_input(const data::Batch& batch, int64_t unit, int64_t depths) {
   const ContextParallelLayout layout = context_parallel_layout();
   const Shape shape = {batch.batch, batch.seq};
   const int64_t missing = (unit - batch.seq % unit) % unit;
@@ -63,6 +64,11 @@ ModelInput to_model_input(const data::Batch& batch, int64_t unit) {
   if (!batch.document_starts.empty()) {
     input.document_starts = document_starts(batch.document_starts, batch.seq);
   }
+  for (int64_t depth = 1; depth <= depths && !batch.labels.empty(); ++depth) {
+    const RowsAhead rows = rows_ahead(batch, depth);
+    input.ahead.push_back(
+        {.tokens = own(rows.tokens), .labels = own(rows.labels), .loss_mask = own(rows.loss_mask)});
+  }
   return input;
 }
 
@@ -82,7 +88,9 @@ PipelineWork pipeline_work(
                                                                       const Tensor& hidden) {
     const data::Batch& batch = micro_batches[static_cast<size_t>(i)];
     random_context().sample_ids = batch.sample_ids;
-    ModelInput input = to_model_input(batch, model.sequence_unit());
+    const bool at_the_end = model.stage().is_last(chunk) && model.is_training();
+    ModelInput input =
+        to_model_input(batch, model.sequence_unit(), at_the_end ? model.tokens_ahead() : 0);
     input.chunk = chunk;
     input.hidden = hidden;
     ModelOutput output = model(input);

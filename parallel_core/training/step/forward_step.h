@@ -14,10 +14,12 @@ namespace tapestry {
 /// A micro-batch as the tensors that the model takes: where context-parallel ranks divide
 /// sequences, the rank's chunks. Text without labels may have any length: it is filled up to a
 /// multiple of `unit` tokens (ParallelModel::sequence_unit), which changes no logits before it.
-/// ValueError if what cannot be filled up cannot be divided.
-ModelInput to_model_input(const data::Batch& batch, int64_t unit = 1);
+/// ValueError if what cannot be filled up cannot be divided. `depths`: with the rows of so many
+/// depths ahead (rows_ahead), where the batch has labels.
+ModelInput to_model_input(const data::Batch& batch, int64_t unit = 1, int64_t depths = 0);
 
 /// Passes of the rank's chunks over the micro-batches, with each one's samples in random_context().
+/// A model that is training also gets the rows ahead that it asks for (tokens_ahead).
 /// `finish` turns what the model's last chunk gives for a micro-batch into what a schedule needs;
 /// it is called on the last stage alone. `model` and `micro_batches` outlive the work.
 PipelineWork pipeline_work(

@@ -1,7 +1,6 @@
 #include "parallel_core/training/step/train_one_step.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "autograd/kernels/reduce.h"
+#include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
@@ -24,6 +24,7 @@
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/random.h"
 #include "parallel_core/training/step/given_state.h"
+#include "parallel_core/training/step/rows_ahead.h"
 
 namespace tapestry {
 
@@ -120,6 +121,8 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
       skips_spikes_(config.monitor_config.use_skip_data_by_global_norm),
       counts_overflows_(config.training_config.schedule_counts_overflows),
       clip_(gradient_clipping(config)),
+      ahead_factor_(config.model_config.mtp_loss_scaling_factor /
+                    static_cast<double>(std::max<int64_t>(network_with_loss.tokens_ahead(), 1))),
       per_token_(config.training_config.calculate_per_token_loss),
       mean_(config.training_config.loss_reduction == "mean"),
       log_grad_norms_(config.training_config.log_param_grad_norms),
@@ -147,14 +150,19 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
 
 void TrainOneStepCell::count_tokens(const std::vector<data::Batch>& micro_batches,
                                     StepResult& result) {
-  std::array<double, 2> counts = {};
+  const int64_t depths = per_token_ ? network_.tokens_ahead() : 0;
+  std::vector<double> counts(static_cast<size_t>(2 + depths));
   for (const data::Batch& batch : micro_batches) {
     counts[0] += token_count(batch);
     counts[1] += static_cast<double>(batch.batch * batch.seq);
+    for (int64_t depth = 1; depth <= depths; ++depth) {
+      counts[static_cast<size_t>(1 + depth)] += tokens_that_count_ahead(batch, depth);
+    }
   }
   sum_over_sequences(counts);
   result.loss_tokens = counts[0];
   result.tokens = static_cast<int64_t>(counts[1]);
+  ahead_tokens_.assign(counts.begin() + 2, counts.end());
 }
 
 // What the share of a micro-batch among all ranks' lacks of its share among this rank's own.
@@ -179,6 +187,28 @@ struct LossToExamine {
 
 }  // namespace
 
+// What a micro-batch adds to the objective, `share` being that of its loss among those of all.
+StageOutput TrainOneStepCell::objective(ModelOutput& output,
+                                        double share,
+                                        StepResult& result) const {
+  const DType dtype = output.loss.dtype();
+  if (output.ahead.empty()) {
+    return {output.loss, scalar(share * result.loss_scale, dtype)};
+  }
+  Tensor sum = output.loss * share;
+  for (size_t i = 0; i < output.ahead.size(); ++i) {
+    const AheadLoss& ahead = output.ahead[i];
+    double weight = share;
+    if (per_token_) {  // each depth over its own tokens, as the main loss is over its
+      weight = ahead_tokens_[i] > 0 ? ahead.token_count / ahead_tokens_[i] : 0;
+    }
+    weight *= ahead_factor_;
+    result.mtp_losses[i] += ahead.loss.item() * weight;
+    sum = sum + ahead.loss * weight;
+  }
+  return {std::move(sum), scalar(result.loss_scale, dtype)};
+}
+
 double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_batches,
                                           StepResult& result,
                                           LossUse use) {
@@ -188,6 +218,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
   }
   const double parts = static_cast<double>(micro_batches.size()) * data_parallel_size();
   random_context().step = position_.seen;
+  result.mtp_losses.assign(static_cast<size_t>(network_.tokens_ahead()), 0);
   const auto start = std::chrono::steady_clock::now();
   double loss = 0;
   PipelineWork work =
@@ -206,7 +237,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
           throw LossToExamine{own * share};
         }
         loss += own * share;
-        return StageOutput{output.loss, scalar(share * result.loss_scale, output.loss.dtype())};
+        return objective(output, share, result);
       });
   work.messages.overlap = overlap_p2p_;
   const PipelineReport report = get_forward_backward_func(work.chunks)(work);
@@ -215,17 +246,19 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
       1000 * report.waiting_seconds;
   const PhaseScope phase("sum_loss");
   // The loss is that of the last stage, and nothing on others.
-  std::array<double, 2> sums = {loss, report.waiting_seconds / report.seconds};
+  std::vector<double> sums = {report.waiting_seconds / report.seconds, loss};
+  sums.insert(sums.end(), result.mtp_losses.begin(), result.mtp_losses.end());
   sum_over_pipeline(sums);
   const int stages = network_.stage().size;
   if (stages > 1) {
     result.bubble = PipelineBubble{
-        .measured = sums[1] / stages,
+        .measured = sums[0] / stages,
         .theoretical = theoretical_bubble(
             {.stages = stages, .chunks = work.chunks, .micro_batches = work.micro_batches})};
   }
-  sum_over_sequences({sums.data(), 1});
-  return sums[0];
+  sum_over_sequences(std::span(sums).subspan(1));
+  std::copy(sums.begin() + 2, sums.end(), result.mtp_losses.begin());
+  return sums[1];
 }
 
 void TrainOneStepCell::apply_schedule(StepResult& result) {

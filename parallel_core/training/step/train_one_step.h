@@ -35,8 +35,11 @@ struct PipelineBubble {
 
 /// What a step did on all ranks together, measured before its update.
 struct StepResult {
-  double loss = 0;     ///< mean over micro-batches, over tokens with calculate_per_token_loss
-  bool finite = true;  ///< every gradient element was; otherwise nothing was updated
+  double loss = 0;  ///< mean over micro-batches, over tokens with calculate_per_token_loss
+  /// Of the layers that predict further tokens (mtp_num_layers), by depth: what each adds to the
+  /// objective, its loss times mtp_loss_scaling_factor / mtp_num_layers. No part of `loss`.
+  std::vector<double> mtp_losses;
+  bool finite = true;          ///< every gradient element was; otherwise nothing was updated
   bool norm_is_spike = false;  ///< where norms are watched
   bool skipped = false;        ///< nothing was updated because the norm was a spike
   bool set_aside = false;      ///< nothing was updated because a StepExaminer said so
@@ -163,7 +166,8 @@ class TrainOneStepCell {
 
     bool wants(int64_t step) const { return !wanted || wanted(step); }
   };
-  static void count_tokens(const std::vector<data::Batch>& micro_batches, StepResult& result);
+  void count_tokens(const std::vector<data::Batch>& micro_batches, StepResult& result);
+  StageOutput objective(ModelOutput& output, double share, StepResult& result) const;
   double local_factor(const std::vector<data::Batch>& micro_batches,
                       const StepResult& result) const;
   /// What becomes of a micro-batch's loss.
@@ -198,6 +202,8 @@ class TrainOneStepCell {
   bool counts_overflows_;  // of the schedules
   std::optional<NormSpikes> spikes_;
   std::optional<GradClipConfig> clip_;
+  double ahead_factor_;               // of the loss of each depth ahead
+  std::vector<double> ahead_tokens_;  // that count at each depth, on all ranks in this step
   bool per_token_;
   bool mean_;
   bool log_grad_norms_;

@@ -21,6 +21,16 @@ std::string days_text(double seconds) {
   return days == 0 ? std::string(text) : concat(days, days == 1 ? " day, " : " days, ", text);
 }
 
+std::string ahead_losses_text(const StepResult& result) {
+  std::string text;
+  for (size_t depth = 1; depth <= result.mtp_losses.size(); ++depth) {
+    char number[40];
+    std::snprintf(number, sizeof(number), "%.6f", without_nan_sign(result.mtp_losses[depth - 1]));
+    text += concat("mtp_", depth, "_loss: ", number, ", ");
+  }
+  return text;
+}
+
 std::string static_step_line(const StaticLogPlace& place,
                              const StepRecord& record,
                              const StepResult& result) {
@@ -30,7 +40,7 @@ std::string static_step_line(const StaticLogPlace& place,
                 static_cast<long long>(place.epoch), static_cast<long long>(place.epochs),
                 static_cast<long long>(place.step), static_cast<long long>(place.steps_per_epoch),
                 without_nan_sign(result.loss), static_cast<long long>(record.step_time_ms));
-  std::string line = text;
+  std::string line = text + ahead_losses_text(result);
   if (!result.lr.empty()) {
     line += concat("lr: ", config::number_text(result.lr.front()), ", ");
   }

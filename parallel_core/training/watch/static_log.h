@@ -26,6 +26,10 @@ std::string static_step_line(const StaticLogPlace& place,
                              const StepRecord& record,
                              const StepResult& result);
 
+/// "mtp_1_loss: 0.523104, mtp_2_loss: 0.551420, ": of each further token that is predicted what it
+/// adds to the objective; empty without any.
+std::string ahead_losses_text(const StepResult& result);
+
 /// "   0.0% |   ...   | 0.00600 samples/s/p  25 days, 2:07:47 }", with a bar of 50 columns.
 std::string static_progress_line(const StaticLogPlace& place, const StepRecord& record);
 

@@ -16,10 +16,11 @@ namespace tapestry {
 
 std::string train_log_line(const StepRecord& record, const StepResult& result) {
   char text[160];
-  std::snprintf(text, sizeof(text), "train: Epoch:%lld, Step:%lld, Loss: %.6f, Finite_grads: %s, ",
+  std::snprintf(text, sizeof(text), "train: Epoch:%lld, Step:%lld, Loss: %.6f, ",
                 static_cast<long long>(record.epoch), static_cast<long long>(record.step),
-                without_nan_sign(result.loss), result.finite ? "True" : "False");
-  std::string line = text;
+                without_nan_sign(result.loss));
+  std::string line = concat(text, ahead_losses_text(result),
+                            "Finite_grads: ", result.finite ? "True" : "False", ", ");
   // The scale is a power of two or a small number: shown as Python shows a float.
   std::snprintf(text, sizeof(text),
                 result.loss_scale == std::floor(result.loss_scale) ? "%.1f" : "%.9g",

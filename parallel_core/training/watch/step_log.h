@@ -13,6 +13,8 @@ namespace tapestry {
 /// The line that log readers know:
 /// "train: Epoch:0, Step:5, Loss: 10.341485, Finite_grads: True, Loss_scale: 4096.0,
 /// Learning_rate: (1.250000e-06,1.250000e-06,), Time: 1403.24 ms".
+///
+/// Of a model that predicts further tokens, "mtp_1_loss: 0.523104, " and so on follow the loss.
 std::string train_log_line(const StepRecord& record, const StepResult& result);
 
 /// The same, and what happened since the last such line: ", Tokens/s: 1460, Mean_loss: 10.352117,

@@ -78,6 +78,9 @@ std::vector<report::Scalar> step_scalars(const StepRecord& record,
   }
   scalars.push_back({"batch-size", batch});
   scalars.push_back({"loss", result.loss});
+  for (size_t depth = 1; depth <= result.mtp_losses.size(); ++depth) {
+    scalars.push_back({concat("mtp-", depth, "-loss"), result.mtp_losses[depth - 1]});
+  }
   if (config.log_loss_scale_to_tensorboard) {
     scalars.push_back({"loss-scale", result.loss_scale});
   }

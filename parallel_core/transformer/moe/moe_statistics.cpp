@@ -83,7 +83,7 @@ double MoELayerStatistics::smallest_load() const {
 
 MoEStatistics::MoEStatistics(nn::Module& model, const TransformerConfig& config)
     : moe_(config.moe) {
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+  for (int64_t layer = 0; layer < all_layers(config); ++layer) {
     if (is_moe_layer(config, layer)) {
       numbers_.push_back(layer);
     }

@@ -122,6 +122,9 @@ Overrides random_overrides(std::mt19937& random) {
         "use_final_norm", "untie_embeddings_and_output_weights"}) {
     out.push_back(concat(m, key, random() % 2 == 0 ? "=True" : "=False"));
   }
+  const bool learned = std::find(out.begin(), out.end(),
+                                 m + "position_embedding_type=learned_absolute") != out.end();
+  out.push_back(concat(m, "mtp_num_layers=", learned ? 0 : random() % 3));
   return out;
 }
 
@@ -174,6 +177,10 @@ TEST(ModelMatrices, AreThoseOfMixtures) {
   config.model_config.moe.moe_shared_expert_intermediate_size = 20;
   expect_table_of(config);
   config.model_config.moe.use_shared_expert_gating = true;
+  expect_table_of(config);
+  config = mixture({"model_config.position_embedding_type=rope", "model_config.mtp_num_layers=2"});
+  expect_table_of(config);
+  config.model_config.moe.moe_layer_freq = {0, 1, 0};  // the last layer, and so those ahead, dense
   expect_table_of(config);
 }
 

@@ -140,18 +140,22 @@ const Overrides kSgdOfHalves = {"training_config.bf16=True", "model_config.param
 INSTANTIATE_TEST_SUITE_P(
     Models,
     LayoutsOnDisk,
-    ::testing::Values(SavedModel{{"model_config.num_layers=4"}},
-                      SavedModel{testing::llama({"model_config.num_layers=4", testing::kUntied})},
-                      SavedModel{joined({"model_config.num_layers=4"}, kHalves)},
-                      // Parts of 24 bytes: no row of a matrix lies together.
-                      SavedModel{testing::llama({"model_config.num_layers=4", testing::kUntied}),
-                                 "mine", 24},
-                      SavedModel{joined({"model_config.num_layers=4"}, kHalves), "mine"},
-                      SavedModel{kPlainSgd},
-                      SavedModel{kPlainSgd, "mine"},
-                      SavedModel{joined(kPlainSgd, kSgdOfHalves)},
-                      SavedModel{kCame},
-                      SavedModel{testing::llama(kMuon)}));
+    ::testing::Values(
+        SavedModel{{"model_config.num_layers=4"}},
+        SavedModel{testing::llama({"model_config.num_layers=4", testing::kUntied})},
+        SavedModel{joined({"model_config.num_layers=4"}, kHalves)},
+        // Parts of 24 bytes: no row of a matrix lies together.
+        SavedModel{testing::llama({"model_config.num_layers=4", testing::kUntied}), "mine", 24},
+        SavedModel{joined({"model_config.num_layers=4"}, kHalves), "mine"},
+        SavedModel{kPlainSgd},
+        SavedModel{kPlainSgd, "mine"},
+        SavedModel{joined(kPlainSgd, kSgdOfHalves)},
+        SavedModel{kCame},
+        SavedModel{testing::llama(kMuon)},
+        SavedModel{testing::llama({"model_config.num_layers=4", testing::kUntied,
+                                   "model_config.mtp_num_layers=2"})},
+        SavedModel{testing::llama({"model_config.num_layers=4", "model_config.mtp_num_layers=1"}),
+                   "mine"}));
 
 class StoredState : public ::testing::Test {
  protected:

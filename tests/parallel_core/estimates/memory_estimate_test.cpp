@@ -103,6 +103,30 @@ TEST(MemoryEstimate, TheStageThatNeedsTheMost) {
   EXPECT_EQ(interleaved.in_flight, 2 * 3 + 2 * 4 + 1);
 }
 
+// Two layers of two stages, and two more for further tokens: these are of the second one, which has
+// a copy of the table of embeddings for them.
+TEST(MemoryEstimate, LayersThatPredictFurtherTokensAreOfTheLastStage) {
+  const std::vector<std::string> stages = {
+      "model_config.position_embedding_type=rope", "model_config.num_layers=2",
+      "model_config.untie_embeddings_and_output_weights=True",
+      "parallel_config.pipeline_model_parallel_size=2", "dataset_config.micro_batch_num=1"};
+  const MemoryEstimate plain = estimate_memory(preset("124M", stages));
+  std::vector<std::string> more = stages;
+  more.emplace_back("model_config.mtp_num_layers=2");
+  const MemoryEstimate ahead = estimate_memory(preset("124M", more));
+  EXPECT_EQ(ahead.stage, 1);
+  const int64_t layer = 7'087'872;
+  EXPECT_EQ(ahead.parameter_count,
+            2 * 768 * 50304 + 3 * layer + 2 * 768 + 2 * (2 * 768 * 768 + 3 * 2 * 768));
+  EXPECT_GT(ahead.activations, 2 * plain.activations);
+  const auto whole = [&](const char* depths) {
+    return parameter_count(
+        preset("124M", {stages[0], std::string("model_config.mtp_num_layers=") + depths})
+            .model_config);
+  };
+  EXPECT_EQ(whole("1"), whole("0") + layer + 2 * 768 * 768 + 3 * 2 * 768);
+}
+
 TEST(MemoryEstimate, Kinds) {
   const MemoryEstimate adam = estimate_memory(preset("124M"));
   EXPECT_EQ(adam.parameters, 4 * 124'475'904LL);

@@ -35,6 +35,18 @@ TEST(TimeEstimate, CountsProducts) {
   EXPECT_DOUBLE_EQ(work_of({}, 4).flops, work_of({}).flops);
 }
 
+TEST(TimeEstimate, CountsLayersThatPredictFurtherTokens) {
+  const Overrides rope = {"model_config.position_embedding_type=rope", "model_config.num_layers=4"};
+  const Overrides ahead = joined(rope, {"model_config.mtp_num_layers=2"});
+  const double layer = 2 * (4 * 32 * 32 + 2 * 32 * 48) + 4 * (8.0 / 2) * 32;
+  const double more = 3 * 8 * 2 * (layer + 2 * 32 * 64 + 2 * 32 * 31);
+  EXPECT_DOUBLE_EQ(work_of(ahead).flops, work_of(rope).flops + more);
+  EXPECT_DOUBLE_EQ(model_flops(small_config(ahead), 1), work_of(ahead).flops);
+  // They are of the last stage.
+  const Overrides two = {"parallel_config.pipeline_model_parallel_size=2"};
+  EXPECT_DOUBLE_EQ(work_of(joined(ahead, two)).flops, work_of(joined(rope, two)).flops + more);
+}
+
 TEST(TimeEstimate, CountsTheModelsProductsWhateverTheLayout) {
   const auto config = small_config({"dataset_config.micro_batch_num=4"});
   const double one = work_of({"dataset_config.micro_batch_num=4"}).flops;

@@ -68,6 +68,22 @@ TEST_F(OpenModelTest, AsItWasSaved) {
   EXPECT_EQ(generate(*opened.model, prompt, options), generate(*model_, prompt, options));
 }
 
+// What predicts further tokens is for training alone.
+TEST_F(OpenModelTest, HasNoLayersAhead) {
+  const std::string folder = saved({"model_config.mtp_num_layers=2"});
+  const OpenModel opened = open_model({.checkpoint = folder});
+  EXPECT_EQ(opened.model->tokens_ahead(), 0);
+  testing::State expected = get_logical_state(*model_);
+  EXPECT_GT(std::erase_if(expected,
+                          [](const auto& entry) {
+                            return entry.first.starts_with("layers.4.") ||
+                                   entry.first.starts_with("layers.5.");
+                          }),
+            0U);
+  testing::expect_states_equal(get_logical_state(*opened.model), expected);
+  EXPECT_EQ(score(*opened.model), score(*model_));
+}
+
 // What a run computes in 16 bits is rounded once, where it is loaded: nothing else changes.
 TEST_F(OpenModelTest, ProductsInTheRunsPrecision) {
   const OpenModel opened =

@@ -113,6 +113,16 @@ const std::map<std::string, Overrides>& models() {
       {"moe_idle", joined(experts, {moe + "num_experts=16", moe + "moe_router_topk=1",
                                     moe + "moe_router_pre_softmax=True"})},
       {"moe_bf16", joined(joined(experts, shared), calm)},
+      // Layers that predict further tokens, of a tied model and of others.
+      {"tied_ahead", joined(joined(rope, dropout), {kModel + "mtp_num_layers=1"})},
+      {"llama_ahead", joined(joined(llama, documents), {kModel + "mtp_num_layers=2",
+                                                        kModel + "mtp_loss_scaling_factor=0.5"})},
+      {"moe_ahead",
+       joined(experts, {moe + "moe_router_score_function=sigmoid",
+                        moe + "moe_router_enable_expert_bias=True",
+                        moe + "moe_router_bias_update_rate=0.001",
+                        "training_config.calculate_per_token_loss=True",
+                        kModel + "mtp_num_layers=1", kModel + "mtp_loss_scaling_factor=0.5"})},
       {"gpt2_bf16_params", joined(gpt2, joined(half, {kModel + "params_dtype=bfloat16"}))},
   };
   return all;
@@ -295,6 +305,19 @@ const std::vector<LayoutRow>& layout_table() {
       {"moe_idle", "tp=2,sp,dp=2,ep=2"},
       {"moe_bf16", "tp=2,sp,dp=2,ep=2,micro=3"},
       {"moe_bf16", "dp=4,ep=2,zero=z2,overlap"},
+      // Further tokens: the last stage has the table of embeddings as well.
+      {"tied_ahead", "tp=2,micro=3"},
+      {"tied_ahead", "pp=2,micro=3", {}, true},
+      {"tied_ahead", "tp=2,sp,pp=2,dp=2,zero=z3,overlap,micro=3"},
+      {"llama_ahead", "tp=2,sp,micro=3", {}, true},
+      {"llama_ahead", "cp=2,micro=3"},
+      {"llama_ahead", "tp=2,sp,cp=2,pp=2,micro=3", {}, true},
+      {"llama_ahead", "pp=2,vpp=2,dp=2,zero=z3,micro=4", {}, true},
+      {"llama_ahead", "pp=2,dp=2,zero=z2,overlap,delay,micro=3"},
+      {"llama_ahead", "tp=2,sp,pp=2,micro=3", kSequenceFirst},
+      {"moe_ahead", "dp=2,ep=2,micro=3", {}, true},
+      {"moe_ahead", "tp=2,sp,pp=2,dp=2,ep=2,micro=3"},
+      {"moe_ahead", "cp=2,dp=2,ep=2,zero=z3"},
       // Sequence before batch, against one process with batch before sequence.
       {"llama", "tp=2,sp,pp=2,micro=3", kSequenceFirst, true},
       {"llama", "tp=4,dp=2,dist_opt", kSequenceFirst},

@@ -92,6 +92,15 @@ TEST(MetricsLine, OptionalKeys) {
   EXPECT_EQ(json["grad_norms"].size(), 2U);
 }
 
+TEST(MetricsLine, HasWhatFurtherPredictionsAdd) {
+  StepResult result = some_result();
+  EXPECT_FALSE(Json::parse(metrics_line({}, result)).contains("mtp_1_loss"));
+  result.mtp_losses = {0.1 + 0.2, 0.5};
+  const Json json = Json::parse(metrics_line({}, result));
+  EXPECT_EQ(json["mtp_1_loss"].get<double>(), 0.1 + 0.2);
+  EXPECT_EQ(json["mtp_2_loss"].get<double>(), 0.5);
+}
+
 TEST(MetricsLine, SpellsWhatIsNotFinite) {
   StepResult result = some_result();
   result.loss = std::numeric_limits<double>::quiet_NaN();

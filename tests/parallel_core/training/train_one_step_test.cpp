@@ -110,6 +110,55 @@ TEST(TrainOneStepCell, AccumulatedMicroBatchesAreOneBatch) {
   testing::expect_states_close(accumulated.tensors, one.tensors, 2e-6);
 }
 
+// Each depth has its own number of tokens that count.
+TEST(TrainOneStepCell, FurtherPredictionsAreMeansOverTheirOwnTokens) {
+  const Overrides ahead = {
+      "model_config.position_embedding_type=rope", "model_config.mtp_num_layers=2",
+      "model_config.mtp_loss_scaling_factor=2", kTraining + "calculate_per_token_loss=True"};
+  const AllConfig config = testing::small_config(ahead);
+  data::Batch whole = make_batch(config, 4);
+  std::fill(whole.loss_mask.begin() + 1, whole.loss_mask.begin() + whole.seq, 0.0F);
+  std::vector<data::Batch> rows;
+  for (int row = 0; row < 4; ++row) {
+    rows.push_back(make_batch(config, 1, row));
+    std::copy_n(whole.loss_mask.begin() + row * whole.seq, whole.seq, rows[row].loss_mask.begin());
+  }
+  const Gradients one = gradients_of({whole}, ahead);
+  const Gradients accumulated = gradients_of(rows, ahead);
+  EXPECT_NEAR(accumulated.result.loss, one.result.loss, 1e-6 * one.result.loss);
+  ASSERT_EQ(one.result.mtp_losses.size(), 2U);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_GT(one.result.mtp_losses[i], 1);
+    EXPECT_NEAR(accumulated.result.mtp_losses[i], one.result.mtp_losses[i],
+                1e-6 * one.result.mtp_losses[i]);
+  }
+  testing::expect_states_close(accumulated.tensors, one.tensors, 2e-6);
+}
+
+// They are for training: what is evaluated is the model without them.
+TEST(TrainOneStepCell, NothingFurtherIsPredictedInAnEvaluation) {
+  const Overrides rope = {"model_config.position_embedding_type=rope"};
+  const Trainer plain(rope);
+  Trainer ahead(testing::joined(rope, {"model_config.mtp_num_layers=1"}));
+  const data::Batch batch = make_batch(plain.config, 2);
+  const auto evaluated = [&](ParallelModel& model) {
+    const NoGradGuard guard;
+    model.eval();
+    std::optional<ModelOutput> found;
+    PipelineWork work = pipeline_work(model, {batch}, [&](int64_t, ModelOutput& output) {
+      found = std::move(output);
+      return StageOutput{};
+    });
+    work.forward_only = true;
+    get_forward_backward_func()(work);
+    return *found;
+  };
+  const ModelOutput found = evaluated(*ahead.model);
+  EXPECT_TRUE(found.ahead.empty());
+  EXPECT_EQ(found.loss.item(), evaluated(*plain.model).loss.item());
+  EXPECT_EQ(ahead.cell({batch}).mtp_losses.size(), 1U);
+}
+
 TEST(TrainOneStepCell, StaticLossScaleChangesNothing) {
   const auto weights_after = [](Overrides overrides) {
     // With rotation no gradient is mere rounding, of which AdamW would make whole steps.
@@ -353,12 +402,7 @@ TEST(TrainOneStepCell, RemaindersTrainBitForBitAsFloat32Weights) {
   }
 }
 
-TEST(TrainOneStepCell, UpdatingInBackwardIsTheSameTraining) {
-  const Overrides value_clip = {
-      kTraining + "grad_clip_kwargs={grad_clip_type: GradClipByValue, clip_value: 0.01}",
-      kTraining + "loss_scale=8", kTraining + "log_param_grad_norms=True",
-      // With rotation no gradient is mere rounding, of which AdamW would make whole steps.
-      "model_config.position_embedding_type=rope"};
+void expect_same_training_in_backward(const Overrides& value_clip) {
   Overrides in_backward = value_clip;
   in_backward.push_back(kOptimizer + "optimizer_in_backward=True");
   Trainer plain(value_clip);
@@ -382,6 +426,19 @@ TEST(TrainOneStepCell, UpdatingInBackwardIsTheSameTraining) {
   testing::expect_states_close(get_logical_state(*early.model), get_logical_state(*plain.model),
                                1e-3);
   EXPECT_EQ(early.cell.position().applied, 5);
+}
+
+TEST(TrainOneStepCell, UpdatingInBackwardIsTheSameTraining) {
+  const Overrides value_clip = {
+      kTraining + "grad_clip_kwargs={grad_clip_type: GradClipByValue, clip_value: 0.01}",
+      kTraining + "loss_scale=8", kTraining + "log_param_grad_norms=True",
+      // With rotation no gradient is mere rounding, of which AdamW would make whole steps.
+      "model_config.position_embedding_type=rope"};
+  for (const char* further : {"0", "2"}) {
+    SCOPED_TRACE(further);
+    expect_same_training_in_backward(
+        testing::joined(value_clip, {std::string("model_config.mtp_num_layers=") + further}));
+  }
 }
 
 TEST(TrainOneStepCell, UpdatingInBackwardHoldsNoBufferOfGradients) {

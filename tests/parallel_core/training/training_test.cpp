@@ -37,6 +37,14 @@ TEST(TrainLogLine, IsTheLineThatLogReadersKnow) {
             "Learning_rate: (1.250000e-06,1.250000e-06,), Time: 1403.24 ms");
 }
 
+TEST(TrainLogLine, HasWhatFurtherPredictionsAdd) {
+  StepResult result = result_of_issue();
+  result.mtp_losses = {0.5231044, 0.55};
+  EXPECT_THAT(train_log_line({.step = 5}, result),
+              ::testing::HasSubstr("Loss: 10.341485, mtp_1_loss: 0.523104, mtp_2_loss: 0.550000, "
+                                   "Finite_grads: True, "));
+}
+
 TEST(TrainLogLine, EndsWithThePace) {
   const std::string line =
       train_log_line({.step = 5, .step_time_ms = 1403.2449}, result_of_issue());

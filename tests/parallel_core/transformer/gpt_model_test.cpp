@@ -41,6 +41,10 @@ void expect_like_plain_model(const Overrides& overrides, const data::Batch& batc
   EXPECT_LE(distance(logits_of(*trainer.model, batch), expected.logits), 1e-5);
   const Gradients found = run_step(trainer, {batch});
   EXPECT_NEAR(found.result.loss, expected.loss, 1e-5 * expected.loss);
+  ASSERT_EQ(found.result.mtp_losses.size(), expected.ahead.size());
+  for (size_t i = 0; i < expected.ahead.size(); ++i) {
+    EXPECT_NEAR(found.result.mtp_losses[i], expected.ahead[i], 1e-5 * expected.ahead[i]);
+  }
   testing::expect_states_close(found.tensors, expected.gradients, 2e-5);
 }
 
@@ -169,6 +173,22 @@ TEST(GPTModel, HonoursDocumentsAndPositions) {
   }
   expect_like_plain_model({kRope}, batch);
   expect_like_plain_model({kRope, "model_config.use_fused_kernels=False"}, batch);
+}
+
+TEST(GPTModel, PredictsTokensAheadInDocumentsAndUnderMasks) {
+  const Overrides two = {kRope, "model_config.mtp_num_layers=2",
+                         "model_config.mtp_loss_scaling_factor=0.5"};
+  data::Batch batch = make_batch(small_config(), 2);
+  batch.document_starts = {{0, 3, 6}, {5}};
+  expect_like_plain_model(two, batch);
+  batch.loss_mask.assign(batch.loss_mask.size(), 1.0F);
+  expect_like_plain_model(two, batch);
+  batch.document_starts.clear();
+  batch.loss_mask.assign(batch.loss_mask.size(), 0.0F);
+  batch.loss_mask[0] = batch.loss_mask[1] = 1.0F;  // at depth 2 nothing counts
+  expect_like_plain_model(two, batch);
+  expect_like_plain_model(testing::joined(two, {"model_config.fused_linear_cross_entropy=False"}),
+                          batch);
 }
 
 TEST(GPTModel, AMaskOfTheDataAloneMayShowLaterTokens) {

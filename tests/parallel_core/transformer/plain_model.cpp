@@ -35,19 +35,18 @@ class PlainModel {
     if (c_.use_final_norm) {
       x = norm(x, "final_norm");
     }
-    const bool untied = c_.untie_embeddings_and_output_weights;
     PlainResult out;
-    out.logits =
-        capped(matmul(x, weights_.at(untied ? "lm_head.weight" : "tok_embeddings.weight").t()) *
-                   c_.logit_multiplier,
-               c_.logit_softcap);
-    const Tensor top = amax(out.logits.detach(), {-1}, true);
-    const Tensor log_sum =
-        log(tapestry::sum(exp(out.logits - top), {-1}, true)) + top;  // [B, S, 1]
-    const Tensor losses = tapestry::sum((log_sum - out.logits) * one_hot(), {-1});
+    out.logits = head(x);
     const Tensor mask = tensor(batch_.loss_mask, {b_, s_}).to(kFloat64);
-    const Tensor loss = tapestry::sum(losses * mask) / tapestry::sum(mask);
-    loss.backward();
+    const Tensor loss = mean_loss(out.logits, batch_.labels, mask);
+    Tensor objective = loss;
+    for (int64_t depth = 1; depth <= c_.mtp_num_layers; ++depth) {
+      const Tensor further = loss_ahead(depth, x) * c_.mtp_loss_scaling_factor /
+                             static_cast<double>(c_.mtp_num_layers);
+      out.ahead.push_back(further.item());
+      objective = objective + further;
+    }
+    objective.backward();
     out.loss = loss.item();
     for (const auto& [name, tensor] : weights_) {
       out.gradients[name] = tensor.grad().defined() ? tensor.grad() : zeros_like(tensor);
@@ -65,12 +64,61 @@ class PlainModel {
     }
     return matmul(choice, table);
   }
-  Tensor one_hot() const {
+  Tensor one_hot(const std::vector<int64_t>& labels) const {
     Tensor out = zeros({b_, s_, c_.vocab_size}, kFloat64);
-    for (size_t i = 0; i < batch_.labels.size(); ++i) {
-      out.data<double>()[static_cast<int64_t>(i) * c_.vocab_size + batch_.labels[i]] = 1;
+    for (size_t i = 0; i < labels.size(); ++i) {
+      out.data<double>()[static_cast<int64_t>(i) * c_.vocab_size + labels[i]] = 1;
     }
     return out;
+  }
+
+  Tensor head(const Tensor& x) const {
+    const bool untied = c_.untie_embeddings_and_output_weights;
+    return capped(matmul(x, weights_.at(untied ? "lm_head.weight" : "tok_embeddings.weight").t()) *
+                      c_.logit_multiplier,
+                  c_.logit_softcap);
+  }
+
+  // 0 where nothing counts.
+  Tensor mean_loss(const Tensor& logits,
+                   const std::vector<int64_t>& labels,
+                   const Tensor& mask) const {
+    const Tensor top = amax(logits.detach(), {-1}, true);
+    const Tensor log_sum = log(tapestry::sum(exp(logits - top), {-1}, true)) + top;  // [B, S, 1]
+    const Tensor losses = tapestry::sum((log_sum - logits) * one_hot(labels), {-1});
+    const double count = tapestry::sum(mask).item();
+    return tapestry::sum(losses * mask) / (count > 0 ? count : 1.0);
+  }
+
+  // Of token i + depth + 1 at position i; x becomes the hidden states of this depth.
+  Tensor loss_ahead(int64_t depth, Tensor& x) {
+    std::vector<int64_t> tokens;
+    std::vector<int64_t> labels;
+    Tensor mask = zeros({b_, s_}, kFloat64);
+    for (int64_t at = 0; at < b_ * s_; ++at) {
+      const int64_t i = at % s_;
+      const bool inside = i + depth < s_;
+      const auto there = static_cast<size_t>(inside ? at + depth : at);
+      const auto end_of_row = static_cast<size_t>(at - i + s_ - 1);
+      tokens.push_back(inside            ? batch_.tokens[there]
+                       : i + depth == s_ ? batch_.labels[end_of_row]
+                                         : 0);
+      labels.push_back(inside ? batch_.labels[there] : 0);
+      bool counts = inside;
+      if (!batch_.document_starts.empty()) {
+        for (const int64_t start : batch_.document_starts[static_cast<size_t>(at / s_)]) {
+          counts = counts && (start <= i || start > i + depth + 1);
+        }
+      }
+      mask.data<double>()[at] = counts ? batch_.loss_mask[there] : 0;
+    }
+    layer_ = c_.num_layers + depth - 1;
+    const std::string name = "layers." + std::to_string(layer_) + ".";
+    const Tensor embedded = rows_of("tok_embeddings.weight", tokens) * c_.embedding_multiplier;
+    const Tensor both = cat({norm(embedded, name + "mtp.enorm"), norm(x, name + "mtp.hnorm")}, -1);
+    x = norm(run_layer(linear_layer(both, name + "mtp.eh_proj", false), name),
+             name + "mtp.final_norm");
+    return mean_loss(head(x), labels, mask);
   }
 
   static Tensor capped(const Tensor& x, double cap) { return cap == 0 ? x : tanh(x / cap) * cap; }

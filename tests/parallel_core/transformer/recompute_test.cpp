@@ -22,9 +22,9 @@ using testing::Overrides;
 const Overrides kDropout = {"model_config.hidden_dropout=0.2",
                             "model_config.attention_dropout=0.2"};
 // Everything that a layer can have.
-const Overrides kFull =
-    joined(joined(testing::kLlama, kDropout),
-           {"model_config.num_layers=4", "model_config.use_sandwich_norm=True"});
+const Overrides kFull = joined(joined(testing::kLlama, kDropout),
+                               {"model_config.num_layers=4", "model_config.mtp_num_layers=2",
+                                "model_config.use_sandwich_norm=True"});
 const Overrides kGpt = joined(kDropout, {"model_config.num_layers=4"});
 
 struct Form {

@@ -120,6 +120,18 @@ inline std::vector<Structure> structures() {
        {rope, rms, m + "multi_latent_attention=True", m + "q_lora_rank=16", m + "kv_lora_rank=12",
         m + "qk_head_dim=6", m + "qk_pos_emb_head_dim=4", m + "v_head_dim=8",
         m + "rotary_config.rotary_interleaved=True"}},
+      {"ahead", {rope, m + "mtp_num_layers=1"}},
+      {"two_ahead",
+       {rope, rms, swiglu, no_bias, untied, m + "mtp_num_layers=2",
+        m + "mtp_loss_scaling_factor=0.7", m + "embedding_multiplier=3", m + "logit_multiplier=0.5",
+        m + "logit_softcap=0.7"}},
+      {"ahead_latent",
+       {rope, rms, swiglu, no_bias, untied, m + "multi_latent_attention=True", m + "q_lora_rank=16",
+        m + "kv_lora_rank=12", m + "qk_head_dim=6", m + "qk_pos_emb_head_dim=4", m + "v_head_dim=8",
+        m + "mtp_num_layers=1"}},
+      {"ahead_after_a_window",
+       {rope, m + "window_size=[2, 0]", m + "layer_types=[full_attention, sliding_attention]",
+        m + "no_rope_layers=[1, 0]", m + "mtp_num_layers=2", grouped, m + "num_query_groups=2"}},
   };
 }
 
