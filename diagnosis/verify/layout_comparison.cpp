@@ -249,6 +249,12 @@ void RankComparison::step_result(int64_t step, const StepResult& found) {
   number(Compared::kTokens, step, "loss_tokens", found.loss_tokens, expected.loss_tokens, 0);
   number(Compared::kLoss, step, "loss", found.loss, expected.loss, {},
          "VocabParallelCrossEntropy and its sum over micro-batches and ranks");
+  for (size_t i = 0; i < expected.mtp_losses.size(); ++i) {
+    number(Compared::kLoss, step, concat("mtp_", i + 1, "_loss"),
+           i < found.mtp_losses.size() ? found.mtp_losses[i] : kInfinity, expected.mtp_losses[i],
+           {},
+           "VocabParallelCrossEntropy of a further token and its sum over micro-batches and ranks");
+  }
   if (found.moe && expected.moe && expected.moe->aux_loss != 0) {
     number(Compared::kLoss, step, "aux_loss", found.moe->aux_loss, expected.moe->aux_loss, {},
            "the balance losses of TopKRouter and their sum over micro-batches and ranks");

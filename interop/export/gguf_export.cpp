@@ -83,9 +83,11 @@ void write_gguf_tensor(const GgufTensor& tensor, const ModelWeights& weights, Gg
 
 }  // namespace
 
-std::vector<std::string> export_gguf(const ExportSource& source,
+std::vector<std::string> export_gguf(const ExportSource& given,
                                      const std::string& path,
                                      const GgufOptions& options) {
+  ExportSource source = given;
+  source.config.model_config.mtp_num_layers = 0;  // for training alone
   const GgufModel model = gguf_model(source.config.model_config);
   const ModelWeights weights(open_source_weights(source), source.config.model_config);
   std::vector<GgufTensorInfo> infos;

@@ -15,13 +15,14 @@ struct GgufOptions {
 };
 
 /// Writes the file and returns what a reader should know of it: where llama.cpp departs from the
-/// model's tokenizer. Tensors go through in pieces of a few megabytes.
+/// model's tokenizer. Tensors go through in pieces of a few megabytes. Layers that predict further
+/// tokens (mtp_num_layers) are left out.
 ///
 /// ValueError for a model or a tokenizer that GGUF cannot say, with the keys to change (gguf_model,
 /// read_gguf_tokenizer), and for values that the type cannot hold, with the tensor's name; IoError
 /// for weights that are not the configuration's, and a file that cannot be written. The file
 /// appears under its name when it is complete.
-std::vector<std::string> export_gguf(const ExportSource& source,
+std::vector<std::string> export_gguf(const ExportSource& given,
                                      const std::string& path,
                                      const GgufOptions& options);
 

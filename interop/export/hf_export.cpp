@@ -45,11 +45,24 @@ std::string why_not_hf(const TransformerConfig& config) {
                 architectures::known_types(), ". Nearest are", architectures::nearest(families));
 }
 
+// Whether the folder has the config.json of a family, and so its names.
+bool is_of_hf(const ExportSource& source) {
+  return fs::exists(source.folder + "/config.json") &&
+         read_hf_config(source.folder).model_type != architectures::kOwnType;
+}
+
+// Layers that predict further tokens are for training alone: of a family that has no place for them
+// the model is written without.
+ExportSource fitted(ExportSource source) {
+  TransformerConfig& config = source.config.model_config;
+  if (!is_of_hf(source) && architectures::of(config) == nullptr) {
+    config.mtp_num_layers = 0;
+  }
+  return source;
+}
+
 void check_is_of_hf(const ExportSource& source) {
-  const std::string file = source.folder + "/config.json";
-  const bool known = fs::exists(file)
-                         ? read_hf_config(source.folder).model_type != architectures::kOwnType
-                         : architectures::of(source.config.model_config) != nullptr;
+  const bool known = is_of_hf(source) || architectures::of(source.config.model_config) != nullptr;
   check<ValueError>(known, source.folder, ": ", why_not_hf(source.config.model_config));
 }
 
@@ -92,7 +105,7 @@ class HfWriter {
   HfWriter(const ModelWeights& weights, const TransformerConfig& config, std::optional<DType> dtype)
       : weights_(weights), dtype_(dtype) {
     const NameScheme scheme = weights.names().scheme;
-    if (scheme == NameScheme::kModules || scheme == NameScheme::kMindFormersLlama) {
+    if (scheme.table() == nullptr) {
       plan_by_model(config);
     } else {
       plan_as_stored();
@@ -157,7 +170,7 @@ class HfWriter {
     }
   }
 
-  // Files with the names of modules, whose fused matrices are other ones.
+  // Files with the names of modules, whose fused matrices are other ones, or with logical names.
   void plan_by_model(const TransformerConfig& config) {
     const DeferInitialValues deferred(DeferInitialValues::Values::kZeros);
     const GPTModel model(config, "BSH");
@@ -249,7 +262,7 @@ std::map<std::string, std::string> files_beside(const ExportSource& source,
                                                 DType stored) {
   const fs::path folder = source.folder;
   std::map<std::string, std::string> files;
-  if (!fs::exists(folder / "config.json")) {
+  if (!is_of_hf(source)) {
     HfSource texts;
     texts.token_ids = source.token_ids;
     files = hf_files(source.config.model_config, /*named=*/true, dtype.value_or(stored), texts);
@@ -276,9 +289,8 @@ std::map<std::string, std::string> files_beside(const ExportSource& source,
 
 }  // namespace
 
-void export_hf(const ExportSource& source,
-               const std::string& path,
-               const HfExportOptions& options) {
+void export_hf(const ExportSource& given, const std::string& path, const HfExportOptions& options) {
+  const ExportSource source = fitted(given);
   check_is_of_hf(source);
   const ModelWeights weights(open_source_weights(source), source.config.model_config);
   const std::vector<std::string> names = weights.files().names();

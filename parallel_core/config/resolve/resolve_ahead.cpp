@@ -4,6 +4,17 @@
 
 namespace tapestry::config {
 
+namespace {
+
+// Whether a key has its value from config.json of the folder that from_hf names.
+bool is_of_folder(const AllConfig& config, const std::string& key) {
+  const auto origin = config.origins.find(key);
+  return config.model_config.from_hf && origin != config.origins.end() &&
+         origin->second.place.starts_with(*config.model_config.from_hf);
+}
+
+}  // namespace
+
 void resolve_ahead(Resolution& r) {
   constexpr const char* kDepth = "model_config.mtp_num_layers";
   constexpr const char* kFactor = "model_config.mtp_loss_scaling_factor";
@@ -17,11 +28,11 @@ void resolve_ahead(Resolution& r) {
     return;
   }
   if (r.sound({kLora}) && config.lora_config.use_lora && model.mtp_num_layers > 0) {
-    if (r.given(kDepth)) {
+    if (!is_of_folder(config, kDepth)) {
       r.error(kDepth, concat("is ", model.mtp_num_layers,
                              ", but adapters are trained for the next token alone "
                              "(lora_config.use_lora); set mtp_num_layers: 0"));
-    } else {  // the folder of the base has such layers
+    } else {
       r.note(kDepth, "the layers that predict further tokens are left out beside adapters");
       model.mtp_num_layers = 0;
       r.derived(kDepth, kLora);

@@ -101,6 +101,15 @@ TEST(GgufExport, OverflowNamesTheTensorAndLeavesNoFile) {
   EXPECT_EQ(testing::read_gguf_file(path).metadata.at("general.name").text(), "hf");
 }
 
+TEST(GgufExport, LeavesOutLayersThatPredictFurtherTokens) {
+  const data::TempDir folder;
+  ExportSource source = open_export_source(kLlama);
+  export_gguf(source, folder.file("without"), {});
+  source.config.model_config.mtp_num_layers = 1;
+  export_gguf(source, folder.file("with"), {});
+  EXPECT_EQ(folder.read("with"), folder.read("without"));
+}
+
 TEST(GgufExport, WeightsOfAnotherModelAreRefused) {
   const data::TempDir folder;
   fs::copy(kLlama, folder.file("hf"), fs::copy_options::recursive);

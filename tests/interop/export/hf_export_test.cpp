@@ -16,7 +16,9 @@
 #include "autograd/tensor/error.h"
 #include "interop/architectures/hf_folder.h"
 #include "interop/export/new_folder.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
+#include "parallel_core/training/step/get_model.h"
 #include "tests/message_of.h"
 #include "tests/temp_dir.h"
 
@@ -153,6 +155,33 @@ TEST(HfExport, WhatCannotBeWrittenIsRefusedAndLeavesNothing) {
   odd.config.model_config.hidden_act = "relu";
   EXPECT_THAT(message_of<ValueError>([&] { export_hf(odd, folder.file("out"), {}); }),
               HasSubstr("model_config.hidden_act: is relu"));
+}
+
+// A Llama that was trained to predict further tokens is saved under logical names, as a Llama's
+// files cannot have such layers, and comes out as a Llama.
+TEST(HfExport, LayersAheadAreLeftOutOfAFamilyWithoutAPlaceForThem) {
+  const data::TempDir folder;
+  const std::string text =
+      "training_config: {training_iters: 20}\ndataset_config: {tokenizer_type: byte}\n"
+      "model_config: {vocab_size: 260, num_layers: 2, num_attention_heads: 4, hidden_size: 32, "
+      "ffn_hidden_size: 48, seq_length: 8, position_embedding_type: rope, normalization: RMSNorm, "
+      "hidden_act: swiglu, add_bias_linear: False, mtp_num_layers: 2}\n"
+      "optimizer_config: {learning_rate: 0.01}\n";
+  const AllConfig config = init_configs_from_text(text, "run.yaml");
+  const auto model = get_model(config);
+  const std::string saved = save_checkpoint(
+      *model, config.model_config, 1, {.directory = folder.file("run"), .resolved_config = text});
+  export_hf(open_export_source(saved), folder.file("out"), {});
+  EXPECT_EQ(Json::parse(content(folder.file("out/config.json"))).at("model_type"), "llama");
+  const auto out = tensors_in(folder.file("out"));
+  EXPECT_TRUE(out.contains("model.layers.1.mlp.down_proj.weight"));
+  for (const auto& [name, tensor] : out) {
+    EXPECT_FALSE(name.starts_with("model.layers.2.")) << name;
+    EXPECT_TRUE(name.starts_with("model.") || name == "lm_head.weight") << name;
+  }
+  const auto before = tensors_in(saved);
+  EXPECT_EQ(out.at("model.layers.1.self_attn.q_proj.weight").bytes,
+            before.at("layers.1.attention.wq.weight").bytes);
 }
 
 TEST(NewFolder, AppearsWhenItIsComplete) {

@@ -90,7 +90,7 @@ class FamilyWithLayersAhead : public ::testing::TestWithParam<std::string> {
 TEST_P(FamilyWithLayersAhead, CarriesItsNames) {
   const std::string folder = saved(2);
   const auto files = open_weights(folder);
-  for (const std::string& layer : {"model.layers.2.", "model.layers.3."}) {
+  for (const std::string layer : {"model.layers.2.", "model.layers.3."}) {
     for (const char* name :
          {"enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight",
           "embed_tokens.weight", "shared_head.head.weight", "input_layernorm.weight",
@@ -203,7 +203,7 @@ TEST_P(OwnModelWithLayersAhead, GoesOnBitForBit) {
   Trainer second(joined(model_, {"training_config.seed=8"}));
   load_weights(*second.model, second.config.model_config, folder);
   load_optimizer_state(folder, *second.model, *second.optimizer);
-  second.cell.set_position({.seen = 2, .applied = 2});
+  second.cell.set_position({.applied = 2, .seen = 2});
   const StepResult found = step(second, 2);
   EXPECT_EQ(found.loss, expected.loss);
   ASSERT_EQ(found.mtp_losses.size(), 2U);
