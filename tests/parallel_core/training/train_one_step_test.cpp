@@ -140,12 +140,12 @@ TEST(TrainOneStepCell, NothingFurtherIsPredictedInAnEvaluation) {
   const Overrides rope = {"model_config.position_embedding_type=rope"};
   const Trainer plain(rope);
   Trainer ahead(testing::joined(rope, {"model_config.mtp_num_layers=1"}));
-  const data::Batch batch = make_batch(plain.config, 2);
+  const std::vector<data::Batch> batches = {make_batch(plain.config, 2)};
   const auto evaluated = [&](ParallelModel& model) {
     const NoGradGuard guard;
     model.eval();
     std::optional<ModelOutput> found;
-    PipelineWork work = pipeline_work(model, {batch}, [&](int64_t, ModelOutput& output) {
+    PipelineWork work = pipeline_work(model, batches, [&](int64_t, ModelOutput& output) {
       found = std::move(output);
       return StageOutput{};
     });
@@ -156,7 +156,7 @@ TEST(TrainOneStepCell, NothingFurtherIsPredictedInAnEvaluation) {
   const ModelOutput found = evaluated(*ahead.model);
   EXPECT_TRUE(found.ahead.empty());
   EXPECT_EQ(found.loss.item(), evaluated(*plain.model).loss.item());
-  EXPECT_EQ(ahead.cell({batch}).mtp_losses.size(), 1U);
+  EXPECT_EQ(ahead.cell(batches).mtp_losses.size(), 1U);
 }
 
 TEST(TrainOneStepCell, StaticLossScaleChangesNothing) {
