@@ -32,13 +32,15 @@ std::string model_text(const AllConfig& config, const StartFacts& facts) {
                                   ? concat(moe.moe_router_topk, " of ", moe.num_experts,
                                            " experts of ", moe_ffn_hidden_size(m), ", ")
                                   : std::string();
-  return concat(with_thousands(parameter_count(m)), " parameters",
-                moe.num_experts > 1
-                    ? concat(", ", with_thousands(active_parameter_count(m)), " active")
-                    : std::string(),
-                ": ", m.num_layers, " layers of width ", m.hidden_size, " (MLP ", m.ffn_hidden_size,
-                ", ", experts, m.num_attention_heads, " heads), vocabulary ", m.vocab_size,
-                ", sequences of ", m.seq_length, " tokens");
+  return concat(
+      with_thousands(parameter_count(m)), " parameters",
+      moe.num_experts > 1 ? concat(", ", with_thousands(active_parameter_count(m)), " active")
+                          : std::string(),
+      ": ", m.num_layers, " layers of width ", m.hidden_size, " (MLP ", m.ffn_hidden_size, ", ",
+      experts, m.num_attention_heads, " heads), ",
+      m.mtp_num_layers > 0 ? concat("and ", m.mtp_num_layers, " for tokens behind the next one, ")
+                           : std::string(),
+      "vocabulary ", m.vocab_size, ", sequences of ", m.seq_length, " tokens");
 }
 
 // Documents and tokens of the data sets that the configuration names.
