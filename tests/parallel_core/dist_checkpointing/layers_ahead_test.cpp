@@ -7,10 +7,13 @@
 #include "autograd/tensor/error.h"
 #include "interop/architectures/file_place.h"
 #include "interop/architectures/read_hf_config.h"
+#include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
+#include "parallel_core/training/pretrain.h"
 #include "tests/message_of.h"
 #include "tests/parallel_core/model_families.h"
+#include "tests/parallel_core/rank_layouts.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry {
@@ -130,6 +133,31 @@ TEST_P(FamilyWithLayersAhead, IsReadWithTheLayersThatItsFilesHave) {
   EXPECT_THAT(message_of<ValueError>([&] { loaded(config_of(folder, {kAhead + "3"}), folder); }),
               AllOf(HasSubstr("layers.4.mtp.eh_proj.weight"),
                     HasSubstr("fewer layers that predict further tokens")));
+}
+
+// Whoever reads and writes them: the tables that are there twice come from different stages.
+TEST_P(FamilyWithLayersAhead, HasTheSameFilesInEveryLayout) {
+  const std::string folder = saved(2);
+  const std::string expected = dir_.read("saved/step_00000001/model.safetensors");
+  int number = 0;
+  for (const Overrides& layout : {testing::tp(2), testing::pp(2), testing::ep(2),
+                                  joined(testing::pp(2), testing::zero("z3"))}) {
+    const std::string name = concat("again_", ++number);
+    run_thread_ranks(number == 4 ? 4 : 2, [&](const std::shared_ptr<ProcessGroup>& world) {
+      const AllConfig config = config_of(folder, layout);
+      initialize_ranks(config, world);
+      const auto model = get_model(config);
+      load_weights(*model, config.model_config, folder);
+      const auto data_parallel = get_data_parallel(config, *model);
+      const auto optimizer = get_optimizer(config, *model, data_parallel.get());
+      CheckpointOptions options;
+      options.directory = dir_.file(name);
+      options.training_state = "{}";
+      write_checkpoint(*model, config.model_config, 1, options, optimizer.get());
+    });
+    EXPECT_TRUE(dir_.read(name + "/step_00000001/model.safetensors") == expected)
+        << ::testing::PrintToString(layout);
+  }
 }
 
 TEST_P(FamilyWithLayersAhead, HasNoneWhereTheWeightsHaveNone) {
