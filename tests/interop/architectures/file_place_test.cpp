@@ -212,6 +212,39 @@ TEST(FileNames, AreOfTheTableThatKnowsTheMost) {
             name_scheme_of("glm4_moe"));
 }
 
+TEST(FileNames, OfLayersThatPredictFurtherTokens) {
+  const auto model = [](const Overrides& more) {
+    return small_config(llama(testing::joined({"model_config.mtp_num_layers=1"}, more)))
+        .model_config;
+  };
+  const FileNames glm(name_scheme_of("glm4_moe"), model({kUntied}));
+  EXPECT_EQ(file_place(glm, "layers.2.mtp.eh_proj.weight", {32, 64}).name,
+            "model.layers.2.eh_proj.weight");
+  EXPECT_EQ(file_place(glm, "layers.2.mtp.final_norm.weight", {32}).name,
+            "model.layers.2.shared_head.norm.weight");
+  EXPECT_EQ(further_names(glm, "tok_embeddings.weight"),
+            std::vector<std::string>{"model.layers.2.embed_tokens.weight"});
+  EXPECT_EQ(further_names(glm, "lm_head.weight"),
+            std::vector<std::string>{"model.layers.2.shared_head.head.weight"});
+  EXPECT_TRUE(further_names(glm, "final_norm.weight").empty());
+  const FileNames tied(name_scheme_of("glm4_moe"), model({}));
+  EXPECT_EQ(further_names(tied, "tok_embeddings.weight"),
+            (std::vector<std::string>{"model.layers.2.embed_tokens.weight",
+                                      "model.layers.2.shared_head.head.weight"}));
+  // Those that the model has are weights, but for the tables; any behind them are passed over.
+  EXPECT_FALSE(is_constant(glm, "model.layers.2.eh_proj.weight"));
+  EXPECT_TRUE(is_constant(glm, "model.layers.2.embed_tokens.weight"));
+  EXPECT_TRUE(is_constant(glm, "model.layers.3.eh_proj.weight"));
+
+  const FileNames modules(NameScheme::kModules, model({}));
+  EXPECT_EQ(file_place(modules, "layers.2.mtp.hnorm.weight", {32}).name,
+            "language_model.mtp.layers.0.hnorm.weight");
+  EXPECT_EQ(file_place(modules, "layers.2.attention.wo.weight", {32, 32}).name,
+            "language_model.mtp.layers.0.transformer_layer.attention.out_proj.weight");
+  EXPECT_EQ(file_place(modules, "layers.1.attention.wo.weight", {32, 32}).name,
+            "language_model.encoder.layers.1.attention.out_proj.weight");
+}
+
 // For training on several tokens ahead, as in GLM-4.5's files.
 TEST(FileNames, LayersBehindTheModelsAreNoWeights) {
   FileNames names(name_scheme_of("glm4_moe"), small_config(llama()).model_config);
