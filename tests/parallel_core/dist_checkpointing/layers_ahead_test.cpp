@@ -177,9 +177,17 @@ TEST_P(FamilyWithLayersAhead, HasNoneWhereTheWeightsHaveNone) {
 }
 
 TEST_P(FamilyWithLayersAhead, LeavesThemOutBesideAdapters) {
-  const AllConfig config = config_of(saved(1), {"lora_config.use_lora=True"});
+  const std::string folder = saved(1);
+  const AllConfig config = config_of(folder, {"lora_config.use_lora=True"});
   EXPECT_EQ(config.model_config.mtp_num_layers, 0);
   EXPECT_THAT(config.notes, ::testing::Contains(HasSubstr("left out beside adapters")));
+  const State base = loaded(config, folder);
+  EXPECT_TRUE(testing::same_bits(base.at("layers.1.attention.wo.weight"),
+                                 state_.at("layers.1.attention.wo.weight")));
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                config_of(folder, {"lora_config.use_lora=True", kAhead + "1"});
+              }),
+              HasSubstr("adapters are trained for the next token alone"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Families,
