@@ -195,6 +195,10 @@ Value accumulation(const AllConfig& /*config*/, const SideOptions& /*options*/) 
 
 constexpr ChecklistItem kItems[] = {
     {kStructure, "model_config.num_layers", Effect::kMeaning, kAnotherModel},
+    {kStructure, "model_config.mtp_num_layers", Effect::kMeaning,
+     "layers that predict further tokens train the model too"},
+    {kStructure, "model_config.mtp_loss_scaling_factor", Effect::kMeaning,
+     "another weight of the losses of further tokens"},
     {kStructure, "model_config.hidden_size", Effect::kMeaning, kAnotherModel},
     {kStructure, "model_config.num_attention_heads", Effect::kMeaning, kAnotherModel},
     {kStructure, "model_config.num_query_groups", Effect::kMeaning,

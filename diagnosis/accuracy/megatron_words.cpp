@@ -23,6 +23,8 @@ constexpr std::string_view kNone = "-";
 // What an item needs. Others are not understood, and need not be.
 constexpr Argument kArguments[] = {
     {"num_layers", Kind::kInteger, kNone, "model_config.num_layers"},
+    {"mtp_num_layers", Kind::kInteger, "0", "model_config.mtp_num_layers"},
+    {"mtp_loss_scaling_factor", Kind::kNumber, "0.1", "model_config.mtp_loss_scaling_factor"},
     {"hidden_size", Kind::kInteger, kNone, "model_config.hidden_size"},
     {"ffn_hidden_size", Kind::kInteger, kNone},
     {"num_attention_heads", Kind::kInteger, kNone, "model_config.num_attention_heads"},

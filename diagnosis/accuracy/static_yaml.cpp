@@ -35,6 +35,11 @@ constexpr std::string_view kModel = "model.model_config.";
 constexpr StaticName kNames[] = {
     {"model.model_config.num_layers", "model_config.num_layers"},
     {"model.model_config.num_hidden_layers", "model_config.num_layers"},
+    {"model.model_config.mtp_num_layers", "model_config.mtp_num_layers"},
+    {"model.model_config.num_nextn_predict_layers", "model_config.mtp_num_layers"},
+    {"model.model_config.mtp_loss_scaling_factor", "model_config.mtp_loss_scaling_factor",
+     Form::kNumber},
+    {"model.model_config.mtp_loss_factor", "model_config.mtp_loss_scaling_factor", Form::kNumber},
     {"model.model_config.hidden_size", "model_config.hidden_size"},
     {"model.model_config.num_heads", "model_config.num_attention_heads"},
     {"model.model_config.num_attention_heads", "model_config.num_attention_heads"},

@@ -143,8 +143,6 @@ void object_to_scaling(const GgufTables& gguf,
                   "llama.cpp multiplies layers with a window by it too: leave it, mscale and "
                   "mscale_all_dim out");
   }
-  object_unless(config, "rotary_config.truncate", Value(true), out,
-                "llama.cpp rounds the ends of yarn's ramp to whole pairs: use True");
   const bool reads_ends = std::any_of(gguf.keys.begin(), gguf.keys.end(),
                                       [](const GgufKey& key) { return key.key == kBetaFast; });
   if (!reads_ends) {
@@ -153,6 +151,16 @@ void object_to_scaling(const GgufTables& gguf,
     object_unless(config, "rotary_config.beta_slow", Value(1.0), out,
                   "llama.cpp has 1 in this architecture");
   }
+}
+
+std::vector<std::string> departures_of_scaling(const TransformerConfig& config) {
+  const RotaryConfig& rotary = config.rotary_config;
+  const bool is_yarn = config.position_embedding_type == "rope" && rotary.rope_type == "yarn";
+  return is_yarn && !rotary.truncate
+             ? std::vector<std::string>{"rotary_config.truncate is False, and llama.cpp rounds the "
+                                        "ends of yarn's ramp to whole pairs of channels: its "
+                                        "numbers depart a little from this model's"}
+             : std::vector<std::string>();
 }
 
 }  // namespace tapestry::architectures

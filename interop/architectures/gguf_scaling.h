@@ -1,6 +1,9 @@
 // How GGUF files say that a rotation is scaled for long texts.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "interop/architectures/architecture.h"
 
 namespace tapestry::architectures {
@@ -18,5 +21,9 @@ void use_latent_scaling(GgufTables& gguf);
 void object_to_scaling(const GgufTables& gguf,
                        const AllConfig& config,
                        std::vector<Objection>& out);
+
+/// What llama.cpp computes a little differently, a sentence each: it rounds the ends of yarn's
+/// ramp, as transformers does but for `truncate: false` (GPT-OSS).
+std::vector<std::string> departures_of_scaling(const TransformerConfig& config);
 
 }  // namespace tapestry::architectures

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "interop/architectures/gguf_scaling.h"
 #include "interop/export/gguf_model.h"
 #include "interop/export/gguf_tokenizer.h"
 #include "interop/export/gguf_writer.h"
@@ -123,7 +124,11 @@ std::vector<std::string> export_gguf(const ExportSource& given,
     write_gguf_tensor(tensor, weights, writer);
   }
   writer.commit();
-  return std::move(tokenizer.remarks);
+  std::vector<std::string> remarks = std::move(tokenizer.remarks);
+  for (std::string& remark : architectures::departures_of_scaling(source.config.model_config)) {
+    remarks.push_back(std::move(remark));
+  }
+  return remarks;
 }
 
 }  // namespace tapestry

@@ -15,8 +15,8 @@ struct GgufOptions {
 };
 
 /// Writes the file and returns what a reader should know of it: where llama.cpp departs from the
-/// model's tokenizer. Tensors go through in pieces of a few megabytes. Layers that predict further
-/// tokens (mtp_num_layers) are left out.
+/// model's tokenizer or numbers. Tensors go through in pieces of a few megabytes. Layers that
+/// predict further tokens (mtp_num_layers) are left out.
 ///
 /// ValueError for a model or a tokenizer that GGUF cannot say, with the keys to change (gguf_model,
 /// read_gguf_tokenizer), and for values that the type cannot hold, with the tensor's name; IoError
