@@ -88,13 +88,16 @@ LayerTable layers_per_chunk(int64_t num_layers, const ModelParallelConfig& confi
       }
     }
   } else {
-    check<ValueError>(num_layers >= ranks * chunks, ranks * chunks, " pipeline chunks for ",
-                      num_layers, " layers: every chunk needs a layer");
+    check<ValueError>(num_layers >= ranks * chunks - 1, ranks * chunks, " pipeline chunks for ",
+                      num_layers, " layers: every chunk but the last needs a layer");
     table = even_split(num_layers, ranks, chunks);
   }
-  for (const auto& row : table) {
-    for (const int64_t count : row) {
-      check<ValueError>(count > 0, "every pipeline chunk needs a layer, one would have ", count);
+  for (size_t chunk = 0; chunk < table.size(); ++chunk) {
+    for (size_t rank = 0; rank < table[chunk].size(); ++rank) {
+      const int64_t count = table[chunk][rank];
+      const bool is_last = chunk + 1 == table.size() && rank + 1 == table[chunk].size();
+      check<ValueError>(count > 0 || (is_last && count == 0 && ranks * chunks > 1),
+                        "every pipeline chunk but the last needs a layer, one would have ", count);
     }
   }
   if (standalone) {

@@ -25,9 +25,11 @@ struct LayerRange {
 /// the head, is served last. With standalone_embedding_stage rank 0 has no layers and the others
 /// share them; num_layer_list and offset then have pp - 1 entries.
 ///
-/// ValueError for a table of another shape or with another sum, a chunk without layers, both tables
-/// at once, interleaving with fewer than two ranks, or a stand-alone embedding with one rank or
-/// with interleaving.
+/// The last chunk may have no layer: it then has the last norm and the head alone.
+///
+/// ValueError for a table of another shape or with another sum, another chunk without layers, both
+/// tables at once, interleaving with fewer than two ranks, or a stand-alone embedding with one rank
+/// or with interleaving.
 LayerTable layers_per_chunk(int64_t num_layers, const ModelParallelConfig& config);
 
 /// The same as ranges: ranges[v][p].

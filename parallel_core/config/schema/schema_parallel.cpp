@@ -159,7 +159,8 @@ constexpr Key kKeys[] = {
      .check = satisfies(check_layer_list, "layers per stage, or one such row per virtual stage"),
      .doc = "Number of layers of each pipeline stage, or one such row per chunk; not together with "
             "`offset`. Also as text: \"[2, 3]\". Without both keys the layers are divided as "
-            "evenly as possible, and the last stage is the last to get one more."},
+            "evenly as possible, and the last stage is the last to get one more. The last number "
+            "may be 0: that chunk then has the head alone."},
     {.name = "offset",
      .field = f<&P::offset>,
      .check = satisfies(check_offset, "one number per stage, or one such row per virtual stage"),

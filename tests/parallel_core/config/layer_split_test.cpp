@@ -62,6 +62,19 @@ TEST(LayerSplit, AnOffsetMayStandForSeveralChunks) {
   EXPECT_THROW(layers_per_chunk(5, config), ValueError);
 }
 
+TEST(LayerSplit, TheLastChunkMayHaveTheHeadAlone) {
+  EXPECT_EQ(layers_per_chunk(3, pipeline(4)), (LayerTable{{1, 1, 1, 0}}));
+  EXPECT_EQ(layers_per_chunk(3, pipeline(2, 2)), (LayerTable{{1, 1}, {1, 0}}));
+  EXPECT_EQ(layers_per_chunk(7, pipeline(4, 2)), (LayerTable{{1, 1, 1, 1}, {1, 1, 1, 0}}));
+  ModelParallelConfig config = pipeline(2);
+  config.num_layer_list = {{4, 0}};
+  EXPECT_EQ(layers_per_chunk(4, config), (LayerTable{{4, 0}}));
+  EXPECT_EQ(layer_ranges(4, config)[0][1], (LayerRange{4, 0}));
+  config.num_layer_list.reset();
+  config.offset = {{2, -2}};
+  EXPECT_EQ(layers_per_chunk(4, config), (LayerTable{{4, 0}}));
+}
+
 TEST(LayerSplit, AStandaloneEmbeddingHasNoLayers) {
   ModelParallelConfig config = pipeline(3);
   config.standalone_embedding_stage = true;
@@ -80,13 +93,14 @@ std::string refusal(int64_t layers, const ModelParallelConfig& config) {
 }
 
 TEST(LayerSplit, RefusesWhatDoesNotFit) {
-  EXPECT_THAT(refusal(3, pipeline(4)), HasSubstr("4 pipeline chunks for 3 layers"));
-  EXPECT_THAT(refusal(7, pipeline(4, 2)), HasSubstr("8 pipeline chunks for 7 layers"));
+  EXPECT_THAT(refusal(2, pipeline(4)), HasSubstr("4 pipeline chunks for 2 layers"));
+  EXPECT_THAT(refusal(6, pipeline(4, 2)), HasSubstr("8 pipeline chunks for 6 layers"));
+  EXPECT_THAT(refusal(0, pipeline(1)), HasSubstr("one would have 0"));
   EXPECT_THAT(refusal(4, pipeline(1, 2)), HasSubstr("at least 2 stages"));
   ModelParallelConfig config = pipeline(2);
   config.num_layer_list = {{3, 2}};
   EXPECT_THAT(refusal(4, config), HasSubstr("num_layer_list adds up to 5; expected 4"));
-  config.num_layer_list = {{4, 0}};
+  config.num_layer_list = {{0, 4}};
   EXPECT_THAT(refusal(4, config), HasSubstr("one would have 0"));
   config.num_layer_list = {{1, 1, 2}};
   EXPECT_THAT(refusal(4, config), HasSubstr("has 1 row(s) of 3; the pipeline needs 1 of 2"));
@@ -96,7 +110,7 @@ TEST(LayerSplit, RefusesWhatDoesNotFit) {
   config.num_layer_list.reset();
   config.offset = {{1, 0}};
   EXPECT_THAT(refusal(4, config), HasSubstr("offset adds up to 1; expected 0"));
-  config.offset = {{2, -2}};
+  config.offset = {{-2, 2}};
   EXPECT_THAT(refusal(4, config), HasSubstr("one would have 0"));
   ModelParallelConfig standalone = pipeline(2, 2);
   standalone.standalone_embedding_stage = true;

@@ -182,6 +182,8 @@ const std::vector<LayoutRow>& layout_table() {
       {"gpt2", "pp=3,offset=1,1,0,micro=4"},
       {"gpt2", "pp=3,embedding_stage,micro=3"},
       {"gpt2", "pp=2,vpp=2,layers=3,2/2,1,micro=5"},
+      {"gpt2", "pp=2,vpp=2,layers=3,3/2,0,micro=4", {}, true},
+      {"llama_dropout", "tp=2,sp,pp=2,layers=8,0,micro=3", {}, true},
       {"llama", "pp=2,micro=4"},
       {"llama", "pp=4,vpp=2,micro=4"},
       {"gpt2_dropout", "pp=4,vpp=2,micro=3"},
