@@ -113,8 +113,7 @@ po::options_description pretrain_options() {
   options.add_options()("from_hf", po::value<std::string>()->value_name("DIR"),
                         "model_config.from_hf: a Hugging Face model and its weights");
   options.add_options()("resize_embeddings",
-                        "with a Hugging Face model: give it a row for each id that the tokenizer "
-                        "has beyond its table; a new row is the mean of the others");
+                        "give the --from_hf model a row for each id of the tokenizer");
   options.add_options()("model_type",
                         po::value<std::string>()->default_value("model_config")->value_name("NAME"),
                         "section that holds the model");
@@ -138,8 +137,7 @@ po::options_description pretrain_options() {
   options.add_options()("replay", po::value<std::string>()->value_name("DIR"),
                         "run the bad step of a capsule again (docs/autopsy.md)");
   options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
-                        "print validation and test loss of a checkpoint, or a folder of them, by "
-                        "its own configuration unless --config_path is given");
+                        "print validation and test loss of a checkpoint, or of many");
   options.add_options()("analyse_profile", po::value<std::string>()->value_name("DIR"),
                         "put together what the ranks have written of a profile");
   add_data_options(options);

@@ -72,6 +72,9 @@ double head_flops(const TransformerConfig& model) {
 // Of the layers that predict further tokens: each joins two vectors, and has a layer like the last
 // one and the head.
 double flops_ahead(const TransformerConfig& model) {
+  if (model.mtp_num_layers == 0) {
+    return 0;
+  }
   double joins = 0;
   for (const ModelMatrix& matrix : matrices_ahead(model)) {
     joins += matrix.role == MatrixRole::kAhead ? 2 * weight_elements(matrix) : 0;

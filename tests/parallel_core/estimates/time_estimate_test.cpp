@@ -47,6 +47,16 @@ TEST(TimeEstimate, CountsLayersThatPredictFurtherTokens) {
   EXPECT_DOUBLE_EQ(work_of(joined(ahead, two)).flops, work_of(joined(rope, two)).flops + more);
 }
 
+// A list has a number for each layer of the model, and none for what is not there.
+TEST(TimeEstimate, CountsMixturesThatAListNames) {
+  const Overrides mixture = {"moe_config.num_experts=4", "moe_config.moe_router_topk=2",
+                             "moe_config.moe_layer_freq=[0, 1]"};
+  const double attention = 2 * 4 * 32 * 32 + 4 * (8.0 / 2) * 32;
+  const double dense = 2 * 2 * 32 * 48;
+  EXPECT_DOUBLE_EQ(work_of(mixture).flops,
+                   3 * 8 * (2 * attention + dense + 2 * dense + 2 * 32 * 4 + 2 * 32 * 31));
+}
+
 TEST(TimeEstimate, CountsTheModelsProductsWhateverTheLayout) {
   const auto config = small_config({"dataset_config.micro_batch_num=4"});
   const double one = work_of({"dataset_config.micro_batch_num=4"}).flops;
