@@ -40,7 +40,7 @@ TEST_F(VerifyLayoutTest, FromACheckpoint) {
 TEST_F(VerifyLayoutTest, WhatIsNotPossible) {
   EXPECT_EQ(verify("tp=2,np=2"), 2);
   EXPECT_THAT(err_, HasSubstr("'np=2' is not known"));
-  EXPECT_EQ(verify("pp=2"), 2);
+  EXPECT_EQ(verify("pp=3"), 2);
   EXPECT_THAT(err_, HasSubstr("layer"));
   EXPECT_EQ(verify("tp=2,ep=2", "--set moe_config.num_experts=2"), 2);  // dp is 1
   EXPECT_THAT(err_, Says("expert_model_parallel_size 2 ... expert_tensor_parallel_size 2 ... does "
