@@ -178,7 +178,7 @@ TEST_F(TerminalTest, PagesFit) {
   ASSERT_EQ(pretrain("--help"), 0);
   EXPECT_THAT(out_,
               HasSubstr("\n  --evaluate DIR                    print validation and test loss of a "
-                        "checkpoint, or a folder of "));
+                        "checkpoint, or of many\n"));
 }
 
 // The terminal breaks a bar that has become too wide: all of it goes.
