@@ -152,7 +152,7 @@ TEST_F(OwnModelTest, TrainsUnderMpirunAsInOneProcess) {
 TEST_F(OwnModelTest, WhatIsNotPossible) {
   EXPECT_EQ(own_model(concat(kRun, kTwo, " --hiden_size 3")), 2);
   EXPECT_THAT(err_, HasSubstr("unknown name 'hiden_size'; did you mean 'hidden_size'?"));
-  EXPECT_EQ(own_model(std::string("--verify_layout pp=3") + kRun), 2);
+  EXPECT_EQ(own_model(std::string("--verify_layout pp=4") + kRun), 2);
   EXPECT_THAT(err_, HasSubstr("layer"));
   EXPECT_EQ(own_model(concat(kRun, kTwo, " --verify_steps 3")), 2);
   EXPECT_THAT(err_, HasSubstr("has no effect without --verify_layout"));
