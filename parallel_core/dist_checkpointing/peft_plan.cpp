@@ -302,9 +302,8 @@ std::optional<WantedModules> planned(TransformerConfig model, const LoraConfig& 
 
 // Every name of target_parameters must mean something.
 void check_parameters(const PeftModules& peft,
-                      const TransformerConfig& model,
+                      const std::vector<KnownModule>& known,
                       const std::string& source) {
-  const std::vector<KnownModule> known = known_modules(model);
   for (const std::string& name : peft.config().parameters) {
     check<ValueError>(
         std::any_of(known.begin(), known.end(),
@@ -322,8 +321,9 @@ WantedModules wanted_by(const PeftModules& peft,
                         const TransformerConfig& model,
                         const std::string& source) {
   WantedModules out;
-  check_parameters(peft, model, source);
-  for (const KnownModule& module : known_modules(model)) {
+  const std::vector<KnownModule> known = known_modules(model);
+  check_parameters(peft, known, source);
+  for (const KnownModule& module : known) {
     const bool passed_over =
         peft.config().targets.all_linear && !module.linear && !module.parameter;
     if (!is_meant(peft, module) || passed_over) {
@@ -337,7 +337,7 @@ WantedModules wanted_by(const PeftModules& peft,
   check<ValueError>(!out.empty(), source,
                     ": target_modules mean no module of this model, whose "
                     "modules have paths like ",
-                    known_modules(model).back().path);
+                    known.back().path);
   return out;
 }
 
