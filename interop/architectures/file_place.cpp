@@ -221,8 +221,7 @@ std::optional<FilePlace> stacked_place(const FileNames& names,
   if (!table.stacked || !expert || shape.size() == 0) {
     return std::nullopt;
   }
-  int64_t number = 0;
-  std::from_chars(expert->number.data(), expert->number.data() + expert->number.size(), number);
+  const int64_t number = number_of(expert);
   int64_t parts = 0;  // that alternate
   int64_t part = 0;
   const auto own = std::find_if(table.expert.begin(), table.expert.end(), [&](const auto& pair) {
@@ -252,8 +251,7 @@ std::optional<FilePlace> packed_place(const FileNames& names,
   if (!scheme.is_packed() || !expert || shape.size() != 2) {
     return std::nullopt;
   }
-  int64_t number = 0;
-  std::from_chars(expert->number.data(), expert->number.data() + expert->number.size(), number);
+  const int64_t number = number_of(expert);
   const TensorNames& table = *scheme.table();
   const bool down = expert->rest.starts_with("w_down.");
   const bool second = names.gated && expert->rest.starts_with("w_up.");
