@@ -56,28 +56,35 @@ AdapterProduct::AdapterProduct(const TensorSource& adapter,
                                double scale,
                                bool dora,
                                bool transposed,
-                               Expert expert)
-    : rank_(rank), columns_(transposed ? out : in), dora_(dora), transposed_(transposed) {
-  std::vector<double> a =
-      adapter_values(adapter, stem + ".lora_A.weight", {expert.count * rank, in});
-  std::vector<double> b =
-      adapter_values(adapter, stem + ".lora_B.weight", {out, rank * expert.count});
-  if (expert.count > 1) {
-    const auto first = a.begin() + expert.number * rank * in;
-    a = std::vector<double>(first, first + rank * in);
-    for (int64_t i = 0; i < out * rank; ++i) {
-      b[static_cast<size_t>(i)] = b[static_cast<size_t>(i * expert.count + expert.number)];
-    }
-    b.resize(static_cast<size_t>(out * rank));
-  }
+                               int64_t experts)
+    : rank_(rank),
+      in_(in),
+      out_(out),
+      experts_(experts),
+      columns_(transposed ? out : in),
+      scale_(scale),
+      dora_(dora),
+      transposed_(transposed),
+      a_(adapter_values(adapter, stem + ".lora_A.weight", {experts * rank, in})),
+      b_(adapter_values(adapter, stem + ".lora_B.weight", {out, rank * experts})) {
   if (dora) {
     magnitude_ = adapter_values(adapter, stem + ".lora_magnitude_vector", {out});
     squares_.assign(transposed ? static_cast<size_t>(out) : 0, 0.0);
   }
-  left_ = transposed ? transpose_of(a, rank, in) : std::move(b);
-  right_ = transposed ? transpose_of(b, out, rank) : std::move(a);
+  choose(0);
+}
+
+void AdapterProduct::choose(int64_t expert) {
+  const auto first = a_.begin() + expert * rank_ * in_;
+  std::vector<double> a(first, first + rank_ * in_);
+  std::vector<double> b(static_cast<size_t>(out_ * rank_));
+  for (size_t i = 0; i < b.size(); ++i) {
+    b[i] = b_[i * static_cast<size_t>(experts_) + static_cast<size_t>(expert)];
+  }
+  left_ = transposed_ ? transpose_of(a, rank_, in_) : std::move(b);
+  right_ = transposed_ ? transpose_of(b, out_, rank_) : std::move(a);
   for (double& value : left_) {
-    value *= scale;
+    value *= scale_;
   }
 }
 

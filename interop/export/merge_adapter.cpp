@@ -335,27 +335,35 @@ class TensorStream {
     check<ValueError>(shape.size() == 2 || shape.size() == 3, base.file_of(piece.source), ": ",
                       piece.source, " has shape ", shape, ", and is no matrix");
     const int64_t experts = shape.size() == 3 ? shape[0] : 1;
-    for (int64_t e = 0; e < experts; ++e) {
-      write_matrix(name, piece, dtype, {.number = e, .count = experts});
-    }
-  }
-
-  // One matrix of the file's tensor.
-  void write_matrix(const std::string& name,
-                    const Piece& piece,
-                    DType dtype,
-                    AdapterProduct::Expert expert) {
-    const TensorSource& base = merge_.base();
-    const Shape& shape = base.shape(piece.source);
     const int64_t columns = shape[shape.size() - 1];
     const int64_t rows = shape[shape.size() - 2];
-    const int64_t first_row = expert.number * rows;
     const PeftModules& modules = merge_.modules();
     AdapterProduct product(merge_.adapter(), stem_of(piece.module),
                            /*out=*/piece.transposed ? columns : rows,
                            /*in=*/piece.transposed ? rows : columns, modules.rank(piece.path),
                            modules.scale(piece.path), modules.config().use_dora, piece.transposed,
-                           expert);
+                           experts);
+    for (int64_t e = 0; e < experts; ++e) {
+      if (e > 0) {
+        product.choose(e);
+      }
+      write_matrix(name, piece, dtype, product,
+                   {.first = e * rows, .rows = rows, .columns = columns});
+    }
+  }
+
+  // A matrix in the base's tensor, which may have several below one another.
+  struct MatrixRows {
+    int64_t first = 0;
+    int64_t rows = 0;
+    int64_t columns = 0;
+  };
+  void write_matrix(const std::string& name,
+                    const Piece& piece,
+                    DType dtype,
+                    AdapterProduct& product,
+                    const MatrixRows& matrix) {
+    const TensorSource& base = merge_.base();
     const auto values_of = [](const Tensor& wide) {
       return std::span<double>(wide.data<double>(), static_cast<size_t>(wide.numel()));
     };
@@ -365,16 +373,17 @@ class TensorStream {
       return wide;
     };
     const auto for_each = [&](const std::function<void(const Tensor& rows, int64_t first)>& visit) {
-      for_each_piece(base, piece.source, columns, first_row, first_row + rows, visit);
+      for_each_piece(base, piece.source, matrix.columns, matrix.first, matrix.first + matrix.rows,
+                     visit);
     };
     if (product.needs_lengths()) {
       for_each([&](const Tensor& part, int64_t first) {
-        product.measure(values_of(widened(part)), first - first_row);
+        product.measure(values_of(widened(part)), first - matrix.first);
       });
     }
     for_each([&](const Tensor& part, int64_t first) {
       const Tensor wide = widened(part);
-      product.add_to(values_of(wide), first - first_row);
+      product.add_to(values_of(wide), first - matrix.first);
       const Tensor rounded = in_dtype(wide, dtype);
       copy_values(rounded, wide);
       const std::span<double> values = values_of(wide);
