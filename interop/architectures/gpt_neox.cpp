@@ -8,7 +8,7 @@ Architecture gpt_neox();
 
 namespace {
 
-Value is_parallel(const AllConfig& config) { return has_parallel_blocks(config.model_config); }
+Value is_parallel(const AllConfig& config) { return has_parallel_blocks(config.model_config, 0); }
 
 }  // namespace
 

@@ -10,7 +10,7 @@ Architecture stablelm();
 namespace {
 
 // Where a file says nothing, llama.cpp computes both from one norm.
-Value is_parallel(const AllConfig& config) { return has_parallel_blocks(config.model_config); }
+Value is_parallel(const AllConfig& config) { return has_parallel_blocks(config.model_config, 0); }
 
 }  // namespace
 

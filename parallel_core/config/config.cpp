@@ -117,6 +117,32 @@ bool is_moe_layer(const TransformerConfig& config, int64_t layer) {
   return freq.size() == 1 ? kind % freq.front() == 0 : freq.at(static_cast<size_t>(kind)) != 0;
 }
 
+MixerKind mixer_kind(const std::string& layer_type) {
+  return layer_type == "linear_attention" ? MixerKind::kGatedDelta
+         : layer_type == "conv"           ? MixerKind::kShortConv
+         : layer_type == "mamba"          ? MixerKind::kMamba
+                                          : MixerKind::kAttention;
+}
+
+MixerKind mixer_kind(const TransformerConfig& config, int64_t layer) {
+  return config.layer_types
+             ? mixer_kind(config.layer_types->at(static_cast<size_t>(kind_of(config, layer))))
+             : MixerKind::kAttention;
+}
+
+bool has_mixer(const TransformerConfig& config, MixerKind kind) {
+  if (!config.layer_types) {
+    return kind == MixerKind::kAttention;
+  }
+  return std::any_of(config.layer_types->begin(), config.layer_types->end(),
+                     [&](const std::string& type) { return mixer_kind(type) == kind; });
+}
+
+bool has_recurrent_layers(const TransformerConfig& config) {
+  return has_mixer(config, MixerKind::kGatedDelta) || has_mixer(config, MixerKind::kShortConv) ||
+         has_mixer(config, MixerKind::kMamba);
+}
+
 bool is_gated(const std::string& hidden_act) {
   return hidden_act == "swiglu" || hidden_act == "fused_swiglu" || hidden_act == "clamped_swiglu";
 }
@@ -159,15 +185,30 @@ RotaryConfig rotation_of(const TransformerConfig& config, int64_t layer) {
                                    : config.rotary_config;
 }
 
-bool norms_inputs(const TransformerConfig& config) { return config.norm_placement != "post"; }
-bool norms_outputs(const TransformerConfig& config) {
-  return config.norm_placement == "post" || config.norm_placement == "sandwich";
+const std::string& norm_placement(const TransformerConfig& config, int64_t layer) {
+  return config.mixer_norm_placement && mixer_kind(config, layer) != MixerKind::kAttention
+             ? *config.mixer_norm_placement
+             : config.norm_placement;
 }
-bool has_parallel_blocks(const TransformerConfig& config) {
-  return config.norm_placement == "parallel" || shares_norm(config);
+
+bool norms_inputs(const TransformerConfig& config, int64_t layer) {
+  return norm_placement(config, layer) != "post";
 }
-bool shares_norm(const TransformerConfig& config) {
-  return config.norm_placement == "parallel_one_norm";
+bool norms_outputs(const TransformerConfig& config, int64_t layer) {
+  const std::string& placement = norm_placement(config, layer);
+  return placement == "post" || placement == "sandwich";
+}
+bool has_parallel_blocks(const TransformerConfig& config, int64_t layer) {
+  return norm_placement(config, layer) == "parallel" || shares_norm(config, layer);
+}
+bool shares_norm(const TransformerConfig& config, int64_t layer) {
+  return norm_placement(config, layer) == "parallel_one_norm";
+}
+bool norms_outputs_somewhere(const TransformerConfig& config) {
+  const auto does = [](const std::string& placement) {
+    return placement == "post" || placement == "sandwich";
+  };
+  return does(config.norm_placement) || does(config.mixer_norm_placement.value_or(""));
 }
 
 double attention_scale(const TransformerConfig& config) {

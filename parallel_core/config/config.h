@@ -269,6 +269,38 @@ struct MoECompatibility {
   bool operator==(const MoECompatibility&) const = default;
 };
 
+/// Layers of the kind linear_attention: gated delta nets.
+struct LinearAttentionConfig {
+  int64_t num_key_heads = 16;
+  int64_t num_value_heads = 32;  // a multiple of them
+  int64_t key_head_dim = 128;
+  int64_t value_head_dim = 128;
+  int64_t conv_kernel_dim = 4;
+  bool allow_neg_eigval = false;       // beta is up to 2
+  std::optional<double> norm_epsilon;  // empty: the model's
+  bool operator==(const LinearAttentionConfig&) const = default;
+};
+
+/// Layers of the kind conv: gated short convolutions.
+struct ShortConvConfig {
+  int64_t kernel_dim = 3;
+  bool has_bias = false;  // of its matrices and of the convolution
+  bool operator==(const ShortConvConfig&) const = default;
+};
+
+/// Layers of the kind mamba: Mamba-2.
+struct MambaConfig {
+  std::optional<int64_t> num_heads;  // resolved: never empty where there are such layers
+  int64_t head_dim = 64;
+  int64_t num_groups = 1;  // of B and C; divides the heads
+  int64_t state_dim = 128;
+  int64_t conv_kernel_dim = 4;
+  bool conv_has_bias = true;
+  bool proj_has_bias = false;
+  std::optional<std::vector<double>> time_step_limit;  // {least, most}; empty: none
+  bool operator==(const MambaConfig&) const = default;
+};
+
 /// Mixtures of experts: the layers whose feed-forward block is one.
 struct MoEConfig {
   int64_t num_experts = 1;  // of a layer; 1: none
@@ -380,8 +412,9 @@ struct TransformerConfig {
   std::optional<FlashAttentionConfig> fa_config;
   std::optional<std::vector<int64_t>> window_size;  // {L, 0}: the token itself and L before it
   // Resolved: empty where all layers are alike, else a kind for each.
-  std::optional<std::vector<std::string>> layer_types;  // full_attention | sliding_attention
-  std::optional<int64_t> sliding_window_pattern;        // resolved: layer_types
+  // full_attention | sliding_attention | linear_attention | conv | mamba
+  std::optional<std::vector<std::string>> layer_types;
+  std::optional<int64_t> sliding_window_pattern;  // resolved: layer_types
   // Resolved: empty where all layers rotate, else 1 for each that does, 0 for the others.
   std::optional<std::vector<int64_t>> no_rope_layers;
   bool qk_layernorm = false;
@@ -389,6 +422,7 @@ struct TransformerConfig {
   bool qk_layernorm_after_rotary = false;
   std::optional<double> clip_qkv;  // bound of queries, keys and values; empty: none
   bool attention_sinks = false;
+  bool attention_output_gate = false;
   std::optional<double> attention_scale;  // empty: kv_channels^-1/2
   double attention_softcap = 0.0;         // 0: none
   double logit_softcap = 0.0;
@@ -409,6 +443,11 @@ struct TransformerConfig {
   bool norm_has_gain = true;
   bool embedding_norm = false;
   std::string norm_placement = "pre";  // pre | post | sandwich | parallel | parallel_one_norm
+  // Of layers without attention: pre | post | sandwich; empty: as the others.
+  std::optional<std::string> mixer_norm_placement;
+  LinearAttentionConfig linear_attention;
+  ShortConvConfig short_conv;
+  MambaConfig mamba;
   bool apply_residual_connection_post_norm = false;
   bool use_final_norm = true;
   std::optional<DType> residual_connection_dtype;  // empty: that of the activations
@@ -663,6 +702,17 @@ int64_t kind_of(const TransformerConfig& config, int64_t layer);
 /// Whether the feed-forward block of a layer, counted from 0, is a mixture of experts.
 bool is_moe_layer(const TransformerConfig& config, int64_t layer);
 
+/// What mixes the tokens of a layer (layer_types).
+enum class MixerKind : uint8_t { kAttention, kGatedDelta, kShortConv, kMamba };
+/// The same for a kind's name; layers of no kind have attention.
+MixerKind mixer_kind(const std::string& layer_type);
+/// Of a layer, counted from 0.
+MixerKind mixer_kind(const TransformerConfig& config, int64_t layer);
+/// Whether a layer of the model has the mixer.
+bool has_mixer(const TransformerConfig& config, MixerKind kind);
+/// Whether a layer has anything but attention: a state that grows from token to token.
+bool has_recurrent_layers(const TransformerConfig& config);
+
 /// Whether an activation is a gate by itself, of an input twice as wide as its output: gate first,
 /// then up. Others become one by gated_linear_unit: activation(gate) * up.
 bool is_gated(const std::string& hidden_act);
@@ -680,12 +730,16 @@ RotaryConfig rotation_of(const TransformerConfig& config, int64_t layer);
 /// That of sliding layers, where it is another.
 std::optional<RotaryConfig> sliding_rotation(const TransformerConfig& config);
 
-// What norm_placement says of a layer: norms of the blocks' inputs and of their outputs; attention
-// and MLP that read the same sum; and one norm for both of them.
-bool norms_inputs(const TransformerConfig& config);
-bool norms_outputs(const TransformerConfig& config);
-bool has_parallel_blocks(const TransformerConfig& config);
-bool shares_norm(const TransformerConfig& config);
+/// norm_placement of a layer, counted from 0, or mixer_norm_placement.
+const std::string& norm_placement(const TransformerConfig& config, int64_t layer);
+// What it says: norms of the blocks' inputs and of their outputs; attention and MLP that read the
+// same sum; and one norm for both of them.
+bool norms_inputs(const TransformerConfig& config, int64_t layer);
+bool norms_outputs(const TransformerConfig& config, int64_t layer);
+bool has_parallel_blocks(const TransformerConfig& config, int64_t layer);
+bool shares_norm(const TransformerConfig& config, int64_t layer);
+/// Whether any layer norms the outputs of its blocks.
+bool norms_outputs_somewhere(const TransformerConfig& config);
 
 /// What scores are multiplied by: attention_scale, or kv_channels^-1/2; with multi-latent attention
 /// and yarn that times (0.1 mscale_all_dim ln(rope_scaling_factor) + 1)^2 (DeepSeek-V2,

@@ -68,7 +68,7 @@ double state_bytes_per_parameter(const OptimizerConfig& o, const TransformerConf
   }
   if (o.optimizer_type == "Muon") {  // moments of embeddings and head, momentum of the rest
     const int64_t experts = model.moe.num_experts;
-    const ModelPart whole = {.layers = count_layers(model)};
+    const ModelPart whole = {.layers = alike_layers(model)};
     const ModelPart inner = {.layers = whole.layers, .pre_process = false, .post_process = false};
     const double all = count_parameters(model, whole, {}, experts).all();
     const double layers = count_parameters(model, inner, {}, experts).all();
@@ -302,22 +302,19 @@ class StageEstimate {
 
   void count_layers_of_stage() {
     for (const LayerRange& range : stage_.chunks) {
-      const LayerCounts counts = count_layers(model_, range.first, range.count);
-      layers_.dense += counts.dense;
-      layers_.mixtures += counts.mixtures;
+      for (const AlikeLayers& some : alike_layers(model_, range.first, range.count)) {
+        layers_.push_back(some);
+      }
     }
   }
 
   // What a policy leaves of the layers of a chunk, and the most that one of them makes.
   LayerCost cost_of(const LayerRange& range, const RecomputePolicy& policy) const {
-    const LayerCounts counts = count_layers(model_, range.first, range.count);
-    const LayerCost dense = layer_cost(config_, policy);
-    LayerCost out = {.kept = dense.kept * d(counts.dense), .transient = dense.transient};
-    if (counts.mixtures > 0) {
-      const LayerCost mixture = layer_cost(config_, policy, /*mixture=*/true, load_);
-      out.kept += mixture.kept * d(counts.mixtures);
-      out.transient =
-          counts.dense > 0 ? std::max(dense.transient, mixture.transient) : mixture.transient;
+    LayerCost out;
+    for (const AlikeLayers& some : alike_layers(model_, range.first, range.count)) {
+      const LayerCost one = layer_cost(config_, policy, some.layer, load_);
+      out.kept += one.kept * d(some.count);
+      out.transient = std::max(out.transient, one.transient);
     }
     return out;
   }
@@ -349,8 +346,7 @@ class StageEstimate {
   // behind its two norms, what joins them, and what its last norm reads and gives; and logits,
   // unless they are made in one op with the loss.
   void add_layers_ahead(double& bytes) {
-    const bool mixture = is_moe_layer(model_, model_.num_layers);
-    const LayerCost usual = layer_cost(config_, RecomputePolicy(), mixture, load_);
+    const LayerCost usual = layer_cost(config_, RecomputePolicy(), model_.num_layers, load_);
     const LayerCost cost = costs_.empty() ? usual : costs_.back();
     const double depths = d(model_.mtp_num_layers);
     double own = 7 * piece_ * d(model_.hidden_size) * element_;
@@ -442,7 +438,14 @@ class StageEstimate {
     const double values_in_mlp = d(widths_.gates + 1);
     double widest = std::max(2 * hidden + d(widths_.ffn) * values_in_mlp,
                              2 * hidden + 2 * (queries + keys + d(widths_.values)));
-    if (layers_.mixtures > 0) {
+    for (const AlikeLayers& some : layers_) {
+      const MixerWidths mixer = mixer_widths(model_, mixer_kind(model_, some.layer), shares_);
+      widest = std::max(widest, 2 * hidden + 2 * d(mixer.projected + mixer.values));
+    }
+    const bool has_mixtures =
+        std::any_of(layers_.begin(), layers_.end(),
+                    [&](const AlikeLayers& some) { return is_moe_layer(model_, some.layer); });
+    if (has_mixtures) {
       // Rows of experts and their gradients, also on their way.
       const double rows =
           d(model_.moe.moe_router_topk) * load_ * d(shares_.expert_tensor) / d(shares_.tensor);
@@ -470,7 +473,7 @@ class StageEstimate {
   double tokens_;
   double piece_;  // of these, whose hidden states the rank has
   TrainedShare trained_;
-  LayerCounts layers_;
+  std::vector<AlikeLayers> layers_;
   InFlight kept_;
   double transient_ = 0;
   MemoryEstimate estimate_;

@@ -20,7 +20,8 @@ std::string layer_prefix(int64_t layer_number) {
   return "layers." + std::to_string(layer_number - 1) + ".attention";
 }
 
-// Cuts wq, wk and wv out of the rows [groups, heads per group + 2, D] of the fused projection.
+// Cuts wq, wk and wv out of the rows [groups, heads per group + 2, D] of the fused projection, in
+// which the gates of heads stand behind their queries.
 ParallelLinearSpec qkv_spec(const TransformerConfig& config,
                             const TensorParallelLayout& layout,
                             const std::string& prefix) {
@@ -29,8 +30,10 @@ ParallelLinearSpec qkv_spec(const TransformerConfig& config,
   const int64_t dim = widths.channels;
   const HeadShare share = head_share(config, layout);
   const int64_t per_group = share.heads / share.groups;
+  const int64_t gates = config.attention_output_gate ? per_group : 0;
+  const int64_t in_group = per_group + gates + 2;
   ParallelLinearSpec spec{.input_size = hidden,
-                          .output_size = share.groups * (per_group + 2) * dim,
+                          .output_size = share.groups * in_group * dim,
                           .precision = precision_of(config),
                           .layout = layout};
   // Of `rows` in all the rank has `own` heads or groups from `first` on; they are the entries
@@ -48,17 +51,20 @@ ParallelLinearSpec qkv_spec(const TransformerConfig& config,
     const std::string full_name = prefix + "." + name;
     spec.weight.push_back(placed(sliced(full_name + ".weight", {rows, hidden}, 0, first * dim,
                                         own * dim, weight_init(config)),
-                                 {share.groups, per_group + 2, dim, hidden}));
+                                 {share.groups, in_group, dim, hidden}));
     if (config.qkv_has_bias) {
       spec.bias.push_back(
           placed(sliced(full_name + ".bias", {rows}, 0, first * dim, own * dim, bias_init(config)),
-                 {share.groups, per_group + 2, dim}));
+                 {share.groups, in_group, dim}));
     }
   };
   cut("wq", widths.queries, share.first_head, share.heads, 1, 0, per_group);
-  cut("wk", widths.keys, share.first_group, share.groups, share.copies, per_group, per_group + 1);
-  cut("wv", widths.keys, share.first_group, share.groups, share.copies, per_group + 1,
-      per_group + 2);
+  if (gates > 0) {
+    cut("wg", widths.queries, share.first_head, share.heads, 1, per_group, 2 * per_group);
+  }
+  const int64_t key = per_group + gates;
+  cut("wk", widths.keys, share.first_group, share.groups, share.copies, key, key + 1);
+  cut("wv", widths.keys, share.first_group, share.groups, share.copies, key + 1, key + 2);
   return spec;
 }
 
@@ -91,6 +97,7 @@ ParallelAttention::ParallelAttention(const TransformerConfig& config,
       total_groups_(config.num_query_groups),
       head_dim_(config.kv_channels.value()),
       rotates_(has_rotation(config, layer_)),
+      gates_(config.attention_output_gate),
       norms_after_rotary_(config.qk_layernorm_after_rotary),
       clip_(config.clip_qkv),
       temperature_beta_(config.query_temperature_beta),
@@ -201,20 +208,26 @@ OutputAndBias ParallelAttention::forward(const Tensor& x,
   Tensor q;
   Tensor k;
   Tensor v;
+  Tensor gate;  // [.., heads of this rank * D], as what heads give is
   {
     const RecomputeScope scope = pass.of(LayerOp::kQkv);
     const Tensor projected = (*qkv_proj_)(x, pass.keeps_gathered(LayerOp::kInputNorm)).output;
     first = projected.size(0);
     second = projected.size(1);
     const int64_t per_group = num_heads_ / num_groups_;
-    const Tensor fused = projected.view({first, second, num_groups_, per_group + 2, head_dim_});
-    const TensorList parts = split(fused, Shape{per_group, 1, 1}, 3);
+    const int64_t gates = gates_ ? per_group : 0;
+    const Tensor fused =
+        projected.view({first, second, num_groups_, per_group + gates + 2, head_dim_});
+    const TensorList parts = split(fused, Shape{per_group, gates, 1, 1}, 3);
     const auto shaped = [&](const Tensor& part, int64_t n) {
       return heads(part.reshape({first, second, n, head_dim_}));
     };
     q = shaped(parts[0], num_heads_);
-    k = shaped(parts[1], num_groups_);
-    v = shaped(parts[2], num_groups_);
+    k = shaped(parts[2], num_groups_);
+    v = shaped(parts[3], num_groups_);
+    if (gates_) {
+      gate = parts[1].reshape({first, second, num_heads_ * head_dim_});
+    }
   }
   const auto report = [&](const char* name, Tensor& value, int64_t begin, int64_t total) {
     // Tokens of a cached pass have no place in a sequence that others have too.
@@ -258,6 +271,10 @@ OutputAndBias ParallelAttention::forward(const Tensor& x,
     return (sequence_first_ ? attended.permute({2, 0, 1, 3}) : attended.permute({0, 2, 1, 3}))
         .reshape({first, second, num_heads_ * head_dim_});
   }();
+  if (gates_) {
+    const RecomputeScope scope = pass.of(LayerOp::kOutputGate);
+    merged = merged * sigmoid(gate);
+  }
   report_if_recorded([&] {
     const int64_t batch_axis = sequence_first_ ? 1 : 0;
     std::vector<ReportedAxis> axes = {

@@ -14,11 +14,15 @@ namespace tapestry {
 /// What a layer makes, in this order.
 enum class LayerOp : uint8_t {
   kInputNorm,
-  kQkv,
+  kQkv,  ///< the projection of a mixer's input, also of those that are not attention
   kQNorm,
   kKNorm,
   kRotary,
+  kConvolution,
   kCoreAttention,
+  kRecurrence,
+  kMixerNorm,
+  kOutputGate,
   kOutProj,
   kAttentionPostNorm,
   kAdd,  ///< the residual stream between attention and MLP

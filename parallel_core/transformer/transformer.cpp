@@ -40,8 +40,8 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
       dropout_(config.hidden_dropout),
       multiplier_(config.residual_multiplier),
       residual_from_norm_(config.apply_residual_connection_post_norm),
-      blocks_in_parallel_(has_parallel_blocks(config)),
-      shares_norm_(shares_norm(config)),
+      blocks_in_parallel_(has_parallel_blocks(config, layer_)),
+      shares_norm_(shares_norm(config, layer_)),
       precision_(precision_of(config)),
       layout_(tensor_parallel_layout(config, sequence_first)),
       context_layout_(context_parallel_layout()) {
@@ -57,16 +57,16 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
         name,
         get_norm(config, config.hidden_size, prefix + logical, layout_.hidden_gradient(), scale)));
   };
-  if (norms_inputs(config)) {
+  if (norms_inputs(config, layer_)) {
     input_norm_ = add_norm("input_norm", "attention_norm");
   }
-  attention_ = static_cast<AttentionBlock*>(
-      &add_child("attention", get_attention(config, layer_number, sequence_first)));
-  if (norms_outputs(config)) {
+  mixer_ = static_cast<TokenMixer*>(&add_child(mixer_name(mixer_kind(config, layer_)),
+                                               get_mixer(config, layer_number, sequence_first)));
+  if (norms_outputs(config, layer_)) {
     attn_post_norm_ =
         add_norm("attn_post_norm", "attention_post_norm", config.attn_post_norm_scale);
   }
-  if (norms_inputs(config) && !shares_norm_) {
+  if (norms_inputs(config, layer_) && !shares_norm_) {
     post_attention_norm_ = add_norm("post_attention_norm", "ffn_norm");
   }
   if (is_moe_layer(config, layer_)) {
@@ -74,7 +74,7 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
   } else {
     mlp_ = &register_module<ParallelMLP>("mlp", config, layer_number, sequence_first);
   }
-  if (norms_outputs(config)) {
+  if (norms_outputs(config, layer_)) {
     ffn_post_norm_ = add_norm("ffn_post_norm", "ffn_post_norm", config.ffn_post_norm_scale);
   }
 }
@@ -105,8 +105,8 @@ class ParallelTransformerLayer::Pass {
     return read(x, out, layer_.input_norm_ != nullptr ? "attention_norm" : nullptr);
   }
 
-  OutputAndBias attention(const Tensor& normed) const {
-    return finish((*layer_.attention_)(normed, context_, pass_), LayerOp::kOutProj,
+  OutputAndBias mixer(const Tensor& normed) const {
+    return finish((*layer_.mixer_)(normed, context_, pass_), LayerOp::kOutProj,
                   DropoutSite::kAttentionOutput, layer_.attn_post_norm_,
                   LayerOp::kAttentionPostNorm);
   }
@@ -307,12 +307,11 @@ ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
   // Each norm leaves in x the sum that it reads, and so that the block's result is added to.
   if (blocks_in_parallel_) {
     const Tensor normed = p.attention_norm(x);
-    const ResidualStream h = p.shown(x + p.attention(normed), "attention", "attention_residual");
+    const ResidualStream h = p.shown(x + p.mixer(normed), "attention", "attention_residual");
     return p.end(
         p.shown(p.added(h) + p.mlp(shares_norm_ ? normed : p.ffn_norm(x)), "mlp", "output"));
   }
-  ResidualStream h =
-      p.shown(x + p.attention(p.attention_norm(x)), "attention", "attention_residual");
+  ResidualStream h = p.shown(x + p.mixer(p.attention_norm(x)), "attention", "attention_residual");
   return p.end(p.shown(h + p.mlp(p.ffn_norm(h)), "mlp", "output"));
 }
 

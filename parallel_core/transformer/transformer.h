@@ -10,17 +10,18 @@
 #include "parallel_core/context_parallel/context_parallel_layout.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
 #include "parallel_core/random.h"
-#include "parallel_core/transformer/attention.h"
 #include "parallel_core/transformer/mlp.h"
 #include "parallel_core/transformer/norm.h"
 #include "parallel_core/transformer/recompute_policy.h"
+#include "parallel_core/transformer/token_mixer.h"
 
 namespace tapestry {
 
-/// One layer: x + m dropout(attention(norm(x))), then the same with the feed-forward block; m is
-/// residual_multiplier. norm_placement says which norms there are: of a block's input, of its
-/// output, or of both; with blocks in parallel both read x, and their sum is added to it. What is
-/// recomputed and what is reported is wrapped around these calls.
+/// One layer: x + m dropout(mixer(norm(x))), then the same with the feed-forward block; the mixer
+/// is attention or what layer_types has in its place, m is residual_multiplier. norm_placement of
+/// the layer says which norms there are: of a block's input, of its output, or of both; with blocks
+/// in parallel both read x, and their sum is added to it. What is recomputed and what is reported
+/// is wrapped around these calls.
 ///
 /// What config.layer_recompute says for it is not kept but made again in backward, from what comes
 /// before it in the layer (autograd/tape/recompute.h). Of a layer that is recomputed as a whole the
@@ -52,7 +53,7 @@ class ParallelTransformerLayer final : public nn::Module,
   ContextParallelLayout context_layout_;
   std::optional<RecomputePolicy> recompute_;
   ParallelNorm* input_norm_ = nullptr;
-  AttentionBlock* attention_;
+  TokenMixer* mixer_;
   ParallelNorm* attn_post_norm_ = nullptr;
   ParallelNorm* post_attention_norm_ = nullptr;
   MlpBlock* mlp_;

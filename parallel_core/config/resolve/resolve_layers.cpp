@@ -68,8 +68,75 @@ void resolve_kinds(Resolution& r) {
     r.idle(kWindow, "without layers of the kind sliding_attention");
     model.window_size.reset();
   }
-  if (sliding == 0 || sliding == model.num_layers) {
+  if (!has_recurrent_layers(model) && (sliding == 0 || sliding == model.num_layers)) {
     model.layer_types.reset();  // all alike
+  }
+}
+
+// A multiple of the other key's value.
+void check_multiple(Resolution& r, const char* key, int64_t value, const char* of, int64_t unit) {
+  if (value % unit != 0) {
+    r.error(concat("model_config.", key),
+            concat("is ", value, ", but must be a multiple of ", of, " = ", unit));
+  }
+}
+
+// What layers without attention need; their keys say nothing without such layers.
+void resolve_mixers(Resolution& r) {
+  TransformerConfig& model = r.config().model_config;
+  if (!r.sound({kTypes, kLayers})) {
+    return;
+  }
+  const auto idle_keys = [&](MixerKind kind, const char* type,
+                             std::initializer_list<const char*> keys) {
+    for (const char* key : keys) {
+      if (!has_mixer(model, kind)) {
+        r.idle(concat("model_config.", key), concat("without layers of the kind ", type));
+      }
+    }
+  };
+  idle_keys(MixerKind::kGatedDelta, "linear_attention",
+            {"linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
+             "linear_value_head_dim", "linear_conv_kernel_dim", "linear_allow_neg_eigval",
+             "linear_norm_epsilon"});
+  idle_keys(MixerKind::kShortConv, "conv", {"short_conv_kernel_dim", "short_conv_has_bias"});
+  idle_keys(MixerKind::kMamba, "mamba",
+            {"mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim",
+             "mamba_conv_kernel_dim", "mamba_conv_has_bias", "mamba_proj_has_bias",
+             "mamba_time_step_limit"});
+  idle_keys(MixerKind::kAttention, "full_attention", {"attention_output_gate"});
+  constexpr const char* kMixerPlacement = "model_config.mixer_norm_placement";
+  if (!has_recurrent_layers(model)) {
+    r.idle(kMixerPlacement, "without layers of the kinds linear_attention, conv and mamba");
+    model.mixer_norm_placement.reset();
+    return;
+  }
+  constexpr const char* kMask = "model_config.encoder_attn_mask_type";
+  if (r.sound({kMask}) && model.encoder_attn_mask_type == "padding") {
+    r.error(kMask,
+            "is padding, but layers of the kinds linear_attention, conv and mamba see all "
+            "tokens before their own: a mask cannot hide any; use causal");
+  }
+  if (model.apply_residual_connection_post_norm && model.mixer_norm_placement == "post") {
+    r.error(kPostResidual,
+            "takes the residual from the norm before a block, which "
+            "mixer_norm_placement: post has not; leave this key out");
+  }
+  if (has_mixer(model, MixerKind::kGatedDelta) &&
+      r.sound({"model_config.linear_num_value_heads", "model_config.linear_num_key_heads"})) {
+    check_multiple(r, "linear_num_value_heads", model.linear_attention.num_value_heads,
+                   "linear_num_key_heads", model.linear_attention.num_key_heads);
+  }
+  if (has_mixer(model, MixerKind::kMamba) &&
+      r.sound({"model_config.mamba_num_heads", "model_config.mamba_head_dim",
+               "model_config.mamba_num_groups", "model_config.hidden_size"})) {
+    MambaConfig& mamba = model.mamba;
+    if (!mamba.num_heads) {
+      check_multiple(r, "hidden_size", 2 * model.hidden_size, "mamba_head_dim", mamba.head_dim);
+      mamba.num_heads = std::max<int64_t>(2 * model.hidden_size / mamba.head_dim, 1);
+      r.derived("model_config.mamba_num_heads", "model_config.hidden_size");
+    }
+    check_multiple(r, "mamba_num_heads", *mamba.num_heads, "mamba_num_groups", mamba.num_groups);
   }
 }
 
@@ -126,7 +193,7 @@ void resolve_placement(Resolution& r) {
   }
   for (const char* key :
        {"model_config.attn_post_norm_scale", "model_config.ffn_post_norm_scale"}) {
-    if (!norms_outputs(model)) {
+    if (r.sound({kTypes, kLayers}) && !norms_outputs_somewhere(model)) {
       r.idle(key, concat("with norm_placement ", model.norm_placement));
     }
   }
@@ -180,6 +247,7 @@ void resolve_temperature(Resolution& r) {
 void resolve_layers(Resolution& r) {
   resolve_pattern(r);
   resolve_kinds(r);
+  resolve_mixers(r);
   resolve_rotated(r);
   resolve_sliding_base(r);
   resolve_placement(r);

@@ -403,17 +403,17 @@ class PlainModel {
   Tensor run_layer(const Tensor& x, const std::string& name) const {
     const bool from_norm = c_.apply_residual_connection_post_norm;
     const auto before = [&](const Tensor& t, const char* which) {
-      return norms_inputs(c_) ? norm(t, name + which) : t;
+      return norms_inputs(c_, layer_) ? norm(t, name + which) : t;
     };
     const auto after = [&](const Tensor& t, const char* which) {
-      return (norms_outputs(c_) ? norm(t, name + which) : t) * c_.residual_multiplier;
+      return (norms_outputs(c_, layer_) ? norm(t, name + which) : t) * c_.residual_multiplier;
     };
     const Tensor normed = before(x, "attention_norm");
     const Tensor attended = after(attention(normed, name + "attention."), "attention_post_norm");
     const Tensor middle = (from_norm ? normed : x) + attended;
-    const Tensor middle_normed = shares_norm(c_)           ? normed
-                                 : has_parallel_blocks(c_) ? before(x, "ffn_norm")
-                                                           : before(middle, "ffn_norm");
+    const Tensor middle_normed = shares_norm(c_, layer_)           ? normed
+                                 : has_parallel_blocks(c_, layer_) ? before(x, "ffn_norm")
+                                                                   : before(middle, "ffn_norm");
     const Tensor fed = after(feed_forward(middle_normed, name + "feed_forward."), "ffn_post_norm");
     return (from_norm ? middle_normed : middle) + fed;
   }

@@ -284,7 +284,7 @@ TEST(RecomputedLayer, KeepsWhatTheEstimateSays) {
       EXPECT_LE(kept, 1.1 * estimate + rows) << form.name << " " << model.size();
     }
     const Overrides usual = joined(batch, model);
-    const double estimate = layer_cost(wide(usual), RecomputePolicy()).kept;
+    const double estimate = layer_cost(wide(usual), RecomputePolicy(), 0).kept;
     EXPECT_GE(kept_bytes(usual), estimate);
     EXPECT_LE(kept_bytes(usual), 1.1 * estimate + rows);
   }
