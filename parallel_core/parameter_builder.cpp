@@ -1,5 +1,6 @@
 #include "parallel_core/parameter_builder.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/kernels/philox.h"
@@ -45,6 +46,27 @@ Distribution distribution_of(const InitMethod& init, const nn::LogicalTensor& lo
     default:
       return {.std = init.value};
   }
+}
+
+// What start values of decays are made of; true if `init` is one of these.
+bool fill_logarithms(const InitMethod& init,
+                     const RandomKey& key,
+                     uint64_t first,
+                     uint64_t number,
+                     int64_t n,
+                     float* y) {
+  if (init.kind == InitMethod::Kind::kLogUniform) {
+    kernels::fill_uniform(kFloat32, n, key.seed, key.stream, first, 0.01, init.value, y);
+    std::transform(y, y + n, y, [](float u) { return std::log(u); });
+    return true;
+  }
+  if (init.kind == InitMethod::Kind::kLogCount) {
+    for (int64_t i = 0; i < n; ++i) {
+      y[i] = std::log(static_cast<float>(number + 1 + static_cast<uint64_t>(i)));
+    }
+    return true;
+  }
+  return false;
 }
 
 // Numbers `first` to `first` + n - 1 of a stream.
@@ -93,8 +115,11 @@ Tensor random_slice(const nn::LogicalTensor& logical,
       first += (rest % local[i] + (logical.offset.empty() ? 0 : logical.offset[i])) * strides[i];
       rest /= local[i];
     }
-    fill(distribution, key, key.offset + static_cast<uint64_t>(first), run,
-         out.data<float>() + done);
+    const auto number = static_cast<uint64_t>(first);
+    float* const y = out.data<float>() + done;
+    if (!fill_logarithms(init, key, key.offset + number, number, run, y)) {
+      fill(distribution, key, key.offset + number, run, y);
+    }
   }
   return out;
 }

@@ -26,11 +26,20 @@ struct FixedNumber {
   double value = 0;
 };
 
+/// What the rows of a matrix that several logical ones share are grouped by.
+enum class RowGroups : uint8_t {
+  kHeads,       ///< num_attention_heads
+  kLinearKeys,  ///< linear_num_key_heads
+};
+struct GroupedFile {
+  std::string_view file;  ///< as in TensorNames::layer
+  RowGroups groups = RowGroups::kHeads;
+};
+
 /// Names of tensors in safetensors, and how matrices lie there. Logical tensors of a layer that
 /// have the same name in the file are parts of one matrix: the rows of each, in the order of the
-/// table, or with `grouped` those of each group of heads (queries, key, value), one group behind
-/// the other. Queries have so many times the rows of keys as there are heads to a group; other
-/// parts of one matrix have equally many.
+/// table; or with `grouped` those of each group of heads (queries, key, value), one group behind
+/// the other, and with `grouped_files` those of each head.
 struct TensorNames {
   /// "model.": the attribute that holds all but the output layer. A model that was saved without
   /// its output layer has the names without it.
@@ -47,6 +56,11 @@ struct TensorNames {
   bool stacked = false;
   bool transposed = false;  ///< matrices of layers are [in, out]
   bool grouped = false;     ///< of the matrix that queries, keys and values share
+  std::vector<GroupedFile> grouped_files = {};
+  /// Gates and up of all experts of a layer lie in one tensor [E, 2 rows, in] of this name, behind
+  /// `experts`, and the other matrices in the second one's; empty: in tensors of their own.
+  std::string_view packed_gate_up = {};
+  std::string_view packed_down = {};
   /// Layers behind the model's own may be in a file: they are for training on several tokens ahead,
   /// and are passed over unless the model has them (mtp_num_layers).
   bool more_layers = false;

@@ -20,7 +20,6 @@ using architectures::NamePair;
 using architectures::TensorNames;
 using Names = std::pair<std::string_view, std::string_view>;  // logical, file
 
-constexpr int64_t kFused = 3;  // queries, keys and values
 constexpr std::string_view kExpertStem = "moe.experts.";
 
 constexpr std::array<Names, 5> kModulesTop = {
@@ -30,7 +29,11 @@ constexpr std::array<Names, 5> kModulesTop = {
      {"final_norm.", "language_model.encoder.final_norm."},
      {"lm_head.", "language_model.output_layer."}}};
 // Behind "layers.I." and "language_model.encoder.layers.I.".
-constexpr std::array<Names, 20> kModulesLayer = {{{"attention.sinks.weight", "attention.sinks"},
+constexpr std::array<Names, 24> kModulesLayer = {{{"linear_attention.", "linear_attention."},
+                                                  {"short_conv.", "short_conv."},
+                                                  {"mamba.", "mamba."},
+                                                  {"attention.wg.", "attention.qkv_proj."},
+                                                  {"attention.sinks.weight", "attention.sinks"},
                                                   {"mtp.", "mtp."},
                                                   {"attention.wq_a.", "attention.q_a_proj."},
                                                   {"attention.wq_b.", "attention.q_b_proj."},
@@ -165,10 +168,11 @@ std::optional<std::string> name_in(const NameScheme& scheme, std::string_view lo
   return name ? std::optional(concat(scheme.bare() ? "" : scheme.part(), *name)) : std::nullopt;
 }
 
-// Which part of the fused matrix: 0 queries, 1 keys, 2 values; none for other tensors.
+// Which part of the fused matrix: 0 queries, 1 keys, 2 values, 3 gates of the output; none for
+// other tensors.
 std::optional<int64_t> fused_part(std::string_view logical) {
-  constexpr std::array<std::string_view, kFused> kParts = {".attention.wq.", ".attention.wk.",
-                                                           ".attention.wv."};
+  constexpr std::array<std::string_view, 4> kParts = {".attention.wq.", ".attention.wk.",
+                                                      ".attention.wv.", ".attention.wg."};
   for (size_t i = 0; i < kParts.size(); ++i) {
     if (logical.find(kParts[i]) != std::string_view::npos) {
       return static_cast<int64_t>(i);
@@ -177,14 +181,26 @@ std::optional<int64_t> fused_part(std::string_view logical) {
   return std::nullopt;
 }
 
-// Where a logical tensor is in one that it shares, in the rows of the smallest part.
+// Where a logical tensor is in one that it shares: its rows and those of all parts.
 struct SharedPart {
   int64_t first = 0;
   int64_t own = 1;
   int64_t all = 1;
+  int64_t groups = 1;  // in each of which there is the same share of each part
 };
 
-SharedPart part_of_shared(const FileNames& names, std::string_view logical) {
+int64_t groups_of(const FileNames& names, const NamePair& pair) {
+  const TensorNames& table = *names.scheme.table();
+  for (const architectures::GroupedFile& one : table.grouped_files) {
+    if (one.file == pair.file) {
+      return one.groups == architectures::RowGroups::kHeads ? names.heads : names.linear_keys;
+    }
+  }
+  return 1;
+}
+
+// `rows`: of the tensor itself.
+SharedPart part_of_shared(const FileNames& names, std::string_view logical, int64_t rows) {
   const std::vector<NamePair>& table = names.scheme.table()->layer;
   const auto layer = split_layer_name(logical);
   const auto own = std::find_if(table.begin(), table.end(), [&](const NamePair& pair) {
@@ -193,21 +209,31 @@ SharedPart part_of_shared(const FileNames& names, std::string_view logical) {
   SharedPart part{.all = 0};
   for (auto pair = table.begin(); own != table.end() && pair != table.end(); ++pair) {
     if (pair->file == own->file) {
-      const int64_t rows = pair->logical == "attention.wq." ? names.heads_per_group : 1;
-      part.first += pair < own ? rows : 0;
-      part.own = pair == own ? rows : part.own;
-      part.all += rows;
+      // Without a configuration all parts count as equally large.
+      const auto known = names.rows.find(pair->logical);
+      const int64_t count = pair == own                 ? rows
+                            : known != names.rows.end() ? known->second
+                            : names.rows.empty()        ? rows
+                                                        : 0;
+      part.first += pair < own ? count : 0;
+      part.own = pair == own ? count : part.own;
+      part.all += count;
     }
   }
-  return part.all > part.own ? part : SharedPart();
+  if (part.all <= part.own) {
+    return {.first = 0, .own = rows, .all = rows};
+  }
+  const bool by_group = names.scheme.table()->grouped && fused_part(logical);
+  part.groups = by_group ? names.heads / names.heads_per_group : groups_of(names, *own);
+  return part;
 }
 
-// The rows of queries, keys and values of a group come together, then those of the next.
-void place_in_groups(const FileNames& names, const SharedPart& part, FilePlace& place) {
-  place.first = part.first * names.head_size;
-  place.block = part.own * names.head_size;
-  place.block_stride = part.all * names.head_size;
-  place.shape[0] = place.shape[0] / place.block * place.block_stride;
+// The rows of all parts come together group by group.
+void place_in_groups(const SharedPart& part, FilePlace& place) {
+  place.first = part.first / part.groups;
+  place.block = part.own / part.groups;
+  place.block_stride = part.all / part.groups;
+  place.shape[0] = part.all;
 }
 
 // A matrix, or the bias, of one of the experts that share a tensor; nothing for other tensors.
@@ -257,7 +283,12 @@ std::optional<FilePlace> packed_place(const FileNames& names,
   const bool second = names.gated && expert->rest.starts_with("w_up.");
   const int64_t rows = shape[0] * (!down && names.gated ? 2 : 1);
   const std::string stem = concat(scheme.bare() ? "" : table.part, table.layers, layer->number);
-  return FilePlace{.name = concat(stem, table.experts, down ? "down_proj" : "gate_up_proj",
+  const auto or_usual = [](std::string_view name, std::string_view usual) {
+    return name.empty() ? usual : name;
+  };
+  return FilePlace{.name = concat(stem, table.experts,
+                                  down ? or_usual(table.packed_down, "down_proj")
+                                       : or_usual(table.packed_gate_up, "gate_up_proj"),
                                   scheme.packed_ending()),
                    .shape = {names.experts, rows, shape[1]},
                    .strides = FilePlace::Strides{
@@ -273,14 +304,13 @@ FilePlace family_place(const FileNames& names,
   }
   const TensorNames& table = *names.scheme.table();
   FilePlace place{.name = std::move(name), .shape = shape};
-  const SharedPart part = part_of_shared(names, logical);
-  if (part.all > part.own && shape.size() > 0) {
-    if (table.grouped && fused_part(logical)) {
-      place_in_groups(names, part, place);
-    } else {
-      const int64_t unit = shape[0] / part.own;
-      place.first = part.first * unit;
-      place.shape[0] = part.all * unit;
+  if (shape.size() > 0) {
+    const SharedPart part = part_of_shared(names, logical, shape[0]);
+    if (part.groups > 1) {
+      place_in_groups(part, place);
+    } else if (part.all > part.own) {
+      place.first = part.first;
+      place.shape[0] = part.all;
     }
   }
   // Tables of tokens and positions are [out, in] everywhere.
@@ -353,11 +383,17 @@ FilePlace modules_place(const FileNames& names, std::string_view logical, const 
   }
   const auto part = names.latent ? std::nullopt : fused_part(logical);
   if (part) {
-    const int64_t queries = names.heads_per_group;
-    const SharedPart shared{.first = *part == 0 ? 0 : queries + *part - 1,
-                            .own = *part == 0 ? queries : 1,
-                            .all = queries + 2};
-    place_in_groups(names, shared, place);
+    // Of each group its queries, with their gates behind them, a key and a value.
+    const int64_t groups = names.heads / names.heads_per_group;
+    const int64_t queries = names.heads * names.head_size;
+    const int64_t keys = groups * names.head_size;
+    const int64_t gates = names.gates ? queries : 0;
+    const std::array<int64_t, 4> firsts = {0, queries + gates, queries + gates + keys, queries};
+    place_in_groups({.first = firsts[static_cast<size_t>(*part)],
+                     .own = *part == 0 || *part == 3 ? queries : keys,
+                     .all = queries + gates + 2 * keys,
+                     .groups = groups},
+                    place);
   } else if (names.gated && logical.find(".feed_forward.w_gate.") != std::string::npos) {
     place.shape[0] = 2 * shape[0];
   } else if (names.gated && logical.find(".feed_forward.w_up.") != std::string::npos) {
@@ -417,7 +453,9 @@ bool is_known(const TensorNames& table, std::string_view name) {
   const auto is_packed = [&] {
     const bool has_experts = !table.experts.empty() && name.starts_with(table.experts);
     const std::string_view rest = has_experts ? name.substr(table.experts.size()) : "";
-    return rest.starts_with("gate_up_proj") || rest.starts_with("down_proj");
+    return rest.starts_with("gate_up_proj") || rest.starts_with("down_proj") ||
+           (!table.packed_gate_up.empty() &&
+            (rest.starts_with(table.packed_gate_up) || rest.starts_with(table.packed_down)));
   };
   return is_in(table.layer, name) || (!table.stacked && is_packed()) ||
          (table.stacked && name.starts_with(table.experts) &&
@@ -451,6 +489,16 @@ FileNames::FileNames(NameScheme of, const TransformerConfig& config)
   experts = config.moe.num_experts;
   heads = widths.heads;
   latent = config.multi_latent_attention;
+  gates = config.attention_output_gate;
+  linear_keys = config.linear_attention.num_key_heads;
+  for (const AlikeLayers& layers : alike_layers(config)) {
+    const std::string stem = concat("layers.", layers.layer, ".");
+    for (const ModelMatrix& matrix : layer_matrices(config, layers.layer)) {
+      if (matrix.experts == 0) {
+        rows[concat(matrix.name.substr(stem.size()), ".")] = matrix.shape[0];
+      }
+    }
+  }
 }
 
 FileNames::FileNames(const std::set<std::string>& names, const TransformerConfig& config)
@@ -467,16 +515,26 @@ std::string_view NameScheme::part() const {
   return table_ == nullptr ? std::string_view() : table_->part;
 }
 
+namespace {
+
+// Experts of some families are packed in every file.
+NameScheme scheme_of(const architectures::Architecture& family) {
+  const NameScheme scheme(family.names);
+  return family.names->packed_gate_up.empty() ? scheme : scheme.packed(".weight");
+}
+
+}  // namespace
+
 NameScheme name_scheme(const TransformerConfig& config) {
   const architectures::Architecture* family = architectures::of(config);
-  return family == nullptr ? NameScheme::kLogical : NameScheme(family->names);
+  return family == nullptr ? NameScheme::kLogical : scheme_of(*family);
 }
 
 NameScheme name_scheme_of(std::string_view model_type) {
   const architectures::Architecture* family = architectures::find(model_type);
   check<ValueError>(family != nullptr, "no family has the model_type \"", model_type,
                     "\"; known are ", architectures::known_types());
-  return NameScheme(family->names);
+  return scheme_of(*family);
 }
 
 NameScheme name_scheme(const std::set<std::string>& names) {
@@ -506,6 +564,9 @@ NameScheme name_scheme(const std::set<std::string>& names) {
   }
   if (best.table() == nullptr || best.table()->stacked || best.table()->experts.empty()) {
     return best;
+  }
+  if (!best.table()->packed_gate_up.empty()) {
+    return best.packed(".weight");
   }
   for (const std::string_view ending : {std::string_view(), std::string_view(".weight")}) {
     const bool packed = std::any_of(kinds.begin(), kinds.end(), [&](const std::string& kind) {

@@ -86,6 +86,10 @@ struct FileNames {
   FileNames(const std::set<std::string>& names, const TransformerConfig& config);
 
   NameScheme scheme = NameScheme::kLogical;
+  /// Of logical names behind "layers.I.", with their last dot: the rows of all ranks.
+  std::map<std::string, int64_t, std::less<>> rows;
+  int64_t linear_keys = 1;  ///< linear_num_key_heads
+  bool gates = false;       ///< attention_output_gate
   int64_t heads_per_group = 1;
   int64_t head_size = 1;
   bool gated = false;   ///< the MLP has w_gate

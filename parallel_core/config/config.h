@@ -318,6 +318,7 @@ struct MoEConfig {
   std::string topk_method = "greedy";  // greedy | group_limited_greedy | noaux_tc
   std::optional<int64_t> moe_router_num_groups;
   std::optional<int64_t> moe_router_group_topk;
+  double moe_router_norm_epsilon = 1e-20;  // added to the sum that gates are divided by
   bool moe_router_has_bias = false;
   bool moe_router_enable_expert_bias = false;
   double moe_router_bias_update_rate = 1e-3;

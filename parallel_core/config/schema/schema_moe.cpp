@@ -152,6 +152,12 @@ constexpr Key kKeys[] = {
      .aliases = "topk_group",
      .doc = "Number of groups from which a token's experts come. Needed unless `topk_method` is "
             "greedy."},
+    {.name = "moe_router_norm_epsilon",
+     .field = f<&E::moe_router_norm_epsilon>,
+     .form = Form::kDecided,
+     .check = at_least(0),
+     .doc = "Added to the sum of its gates by which a token's gates are divided, where "
+            "`norm_topk_prob` says so."},
     {.name = "moe_router_has_bias",
      .field = f<&E::moe_router_has_bias>,
      .form = Form::kDecided,
