@@ -16,6 +16,7 @@ Architecture qwen3_5_moe() {
       .classes = {"Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextModel"},
       .rules =
           joined(size("vocab_size", "vocab_size", 248320), size("hidden_size", "hidden_size", 2048),
+                 size("intermediate_size", "ffn_hidden_size", 5632),
                  size("num_hidden_layers", "num_layers", 40),
                  heads({.heads = 16, .groups = 2, .head_dim = 256}),
                  size("max_position_embeddings", "max_position_embeddings", 32768),

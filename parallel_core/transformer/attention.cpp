@@ -126,11 +126,9 @@ ParallelAttention::ParallelAttention(const TransformerConfig& config,
   if (config.attention_sinks) {
     const LogicalInit init = sliced(prefix + ".sinks.weight", {total_heads_}, 0, first_head_,
                                     num_heads_, InitMethod::constant(0));
-    nn::Parameter& sinks = register_parameter(
-        "sinks", initial_value({num_heads_}, {init}),
-        {.decay = false,
-         .tp = layout.size > 1 ? nn::TensorParallel::kSharded : nn::TensorParallel::kReplicated,
-         .tp_axis = 0});
+    nn::Parameter& sinks =
+        register_parameter("sinks", initial_value({num_heads_}, {init}),
+                           {.decay = false, .tp = layout.part_gradient(), .tp_axis = 0});
     sinks.set_logical({init.logical});
     core_.set_sinks(sinks);
   }

@@ -16,10 +16,6 @@ namespace tapestry {
 
 namespace {
 
-nn::TensorParallel share_of(const TensorParallelLayout& layout) {
-  return layout.size > 1 ? nn::TensorParallel::kSharded : nn::TensorParallel::kReplicated;
-}
-
 class EachHeadNorm final : public nn::UnaryModule {
  public:
   EachHeadNorm(const TransformerConfig& config,
@@ -81,7 +77,7 @@ class ProjectionNorm final : public nn::UnaryModule {
                heads.count * head_dim_, InitMethod::constant(1));
     init.logical.copies = heads.copies;
     weight_ = &register_parameter("weight", initial_value({heads.count * head_dim_}, {init}),
-                                  {.decay = false, .tp = share_of(layout), .tp_axis = 0});
+                                  {.decay = false, .tp = layout.part_gradient(), .tp_axis = 0});
     weight_->set_logical({init.logical});
   }
 

@@ -431,7 +431,8 @@ struct StateSpace {
       return composed_backward(dys);
     }
     const StateSpaceGradientTensors g =
-        run_backward({xbc, dt, a_log, d, dt_bias}, options, tokens, borders.get(), dys[0], dys[1]);
+        run_backward({xbc, dt, a_log, d, dt_bias}, options, tokens, borders.get(), dys[0],
+                     dys.size() > 1 ? dys[1] : Tensor());
     return {g.xbc, g.dt, g.a_log, g.d, g.dt_bias, Tensor(), needs[6] ? g.initial_state : Tensor()};
   }
 

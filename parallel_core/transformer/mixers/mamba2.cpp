@@ -1,5 +1,6 @@
 #include "parallel_core/transformer/mixers/mamba2.h"
 
+#include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/ops/transformer/gated_norm.h"
@@ -141,6 +142,20 @@ Tensor Mamba2::mix_cached(const Tensor& projected, const CachedStep& cached) con
         copy_values(result.final_state, options.initial_state);
         return result.y;
       });
+}
+
+// Gated, then normed over each group, whose channels several ranks may share.
+Tensor Mamba2::normalize(const Tensor& y, const Tensor& z) const {
+  const int64_t group = sizes_.heads / sizes_.groups * sizes_.head_dim;
+  GatedNormOptions options = {
+      .eps = norm_epsilon_, .group_size = group, .order = GatedNormOrder::kGateThenNorm};
+  if (norm_is_divided_) {
+    const Tensor sums = copy_to_model_parallel_region(
+        reduce_from_model_parallel_region(gated_sum_of_squares(y, z, options), *layout_.group),
+        *layout_.group);
+    options.mean_squares = sums / static_cast<double>(group * layout_.size);
+  }
+  return gated_rms_norm(y, z, *gain_, options);
 }
 
 OutputAndBias Mamba2::forward(const Tensor& x,

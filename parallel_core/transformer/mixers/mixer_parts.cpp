@@ -16,10 +16,6 @@ namespace tapestry {
 
 namespace {
 
-nn::TensorParallel share_of(const TensorParallelLayout& layout) {
-  return layout.size > 1 ? nn::TensorParallel::kSharded : nn::TensorParallel::kReplicated;
-}
-
 // The rank's part of `shape`, whose first axis is the rows', as rows [at, at + own) of a parameter
 // that has `all` of them.
 LogicalInit placed(const std::string& name,
@@ -99,7 +95,7 @@ NewParameter mixer_numbers(const std::string& prefix,
   const LogicalInit part =
       placed(prefix + rows.name + ".weight", {rows.total}, rows, init, 0, rows.own);
   return {.value = initial_value({rows.own}, {part}),
-          .flags = {.decay = false, .tp = share_of(layout), .tp_axis = 0},
+          .flags = {.decay = false, .tp = layout.part_gradient(), .tp_axis = 0},
           .logical = part.logical};
 }
 
@@ -126,11 +122,11 @@ ConvolutionTaps::ConvolutionTaps(const std::string& prefix,
     at += part.own;
   }
   weight_ = &register_parameter("weight", initial_value({channels, 1, taps}, weights),
-                                {.tp = share_of(layout), .tp_axis = 0});
+                                {.tp = layout.part_gradient(), .tp_axis = 0});
   weight_->set_logical(logical_of(weights));
   if (has_bias) {
     bias_ = &register_parameter("bias", initial_value({channels}, biases),
-                                {.decay = false, .tp = share_of(layout), .tp_axis = 0});
+                                {.decay = false, .tp = layout.part_gradient(), .tp_axis = 0});
     bias_->set_logical(logical_of(biases));
   }
 }

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "tests/parallel_core/transformer/plain_mixers.h"
+
 namespace tapestry::testing {
 
 namespace {
@@ -290,7 +292,11 @@ class PlainModel {
   }
 
   // Scores, softmax and sums of values, head by head.
-  Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const std::string& name) const {
+  Tensor attend(const Tensor& q,
+                const Tensor& k,
+                const Tensor& v,
+                const std::string& name,
+                const Tensor& gates) const {
     const int64_t heads = q.size(1);
     const int64_t per_group = heads / k.size(1);
     const double scale = c_.attention_scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
@@ -314,7 +320,21 @@ class PlainModel {
       const Tensor shares = (weights / tapestry::sum(weights, {-1}, true)).slice(3, 0, s_);
       contexts.push_back(matmul(shares, v.slice(1, group, group + 1)).squeeze(1));
     }
-    return linear_layer(cat(contexts, -1), name + "wo", c_.out_proj_has_bias);
+    return linear_layer(cat(contexts, -1) * gates, name + "wo", c_.out_proj_has_bias);
+  }
+
+  Tensor mix(const Tensor& x, const std::string& name) const {
+    if (mixer_kind(c_, layer_) == MixerKind::kAttention) {
+      return attention(x, name + "attention.");
+    }
+    TensorList rows;
+    for (int64_t row = 0; row < b_; ++row) {
+      const std::vector<int64_t> starts = batch_.document_starts.empty()
+                                              ? std::vector<int64_t>()
+                                              : batch_.document_starts[static_cast<size_t>(row)];
+      rows.push_back(plain_mixer(c_, layer_, x.select(0, row), weights_, starts));
+    }
+    return stack(rows, 0);
   }
 
   Tensor attention(const Tensor& x, const std::string& name) const {
@@ -351,7 +371,11 @@ class PlainModel {
     if (c_.qk_layernorm_after_rotary) {
       norm_heads();
     }
-    return attend(q, k, v, name);
+    const Tensor one = full({1}, 1, kFloat64);
+    return attend(q, k, v, name,
+                  c_.attention_output_gate
+                      ? one / (exp(neg(linear_layer(x, name + "wg", c_.qkv_has_bias))) + 1.0)
+                      : one);
   }
 
   // With keys and values of every head written out.
@@ -377,7 +401,7 @@ class PlainModel {
                             heads);
     return attend(cat({q.slice(3, 0, plain), rotate(q.slice(3, plain, plain + rotated))}, 3),
                   cat({kv.slice(3, 0, plain), shared.expand({b_, heads, s_, rotated})}, 3),
-                  kv.slice(3, plain, plain + c_.v_head_dim), name);
+                  kv.slice(3, plain, plain + c_.v_head_dim), name, full({1}, 1, kFloat64));
   }
 
   Tensor feed_forward(const Tensor& x, const std::string& name) const {
@@ -409,7 +433,7 @@ class PlainModel {
       return (norms_outputs(c_, layer_) ? norm(t, name + which) : t) * c_.residual_multiplier;
     };
     const Tensor normed = before(x, "attention_norm");
-    const Tensor attended = after(attention(normed, name + "attention."), "attention_post_norm");
+    const Tensor attended = after(mix(normed, name), "attention_post_norm");
     const Tensor middle = (from_norm ? normed : x) + attended;
     const Tensor middle_normed = shares_norm(c_, layer_)           ? normed
                                  : has_parallel_blocks(c_, layer_) ? before(x, "ffn_norm")

@@ -23,6 +23,15 @@ inline std::vector<Structure> structures() {
   const std::string no_bias = m + "add_bias_linear=False";
   const std::string sandwich = m + "use_sandwich_norm=True";
   const std::string post_norm = m + "apply_residual_connection_post_norm=True";
+  const auto joined = [](std::vector<std::string> a, const std::vector<std::string>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  };
+  const std::vector<std::string> delta_net = {
+      m + "linear_num_key_heads=2", m + "linear_num_value_heads=4", m + "linear_key_head_dim=6",
+      m + "linear_value_head_dim=10"};
+  const std::vector<std::string> mamba = {m + "mamba_num_heads=4", m + "mamba_head_dim=6",
+                                          m + "mamba_state_dim=5"};
   return {
       {"gpt2", {}},
       {"llama", {rope, rms, swiglu, no_bias, untied}},
@@ -51,6 +60,25 @@ inline std::vector<Structure> structures() {
       {"window_of_one", {m + "window_size=[0, 0]"}},
       {"qk_layernorm", {rope, m + "qk_layernorm=True"}},
       {"qk_rmsnorm", {rope, rms, m + "qk_layernorm=True", grouped, m + "num_query_groups=2"}},
+      {"output_gate",
+       {rope, rms, m + "attention_output_gate=True", grouped, m + "num_query_groups=2"}},
+      {"gated_delta_net",
+       joined({rope, rms, no_bias, m + "layer_types=[linear_attention, full_attention]",
+               m + "attention_output_gate=True"},
+              delta_net)},
+      {"gated_delta_net_with_negative_eigenvalues",
+       joined({rms, m + "layer_types=[linear_attention]", m + "linear_allow_neg_eigval=True",
+               m + "linear_norm_epsilon=1e-4", m + "norm_placement=post",
+               m + "mixer_norm_placement=pre", m + "layernorm_zero_centered_gamma=True"},
+              delta_net)},
+      {"short_conv", {rope, m + "layer_types=[conv, full_attention]"}},
+      {"short_conv_with_bias",
+       {m + "layer_types=[conv]", m + "short_conv_has_bias=True", m + "short_conv_kernel_dim=4"}},
+      {"mamba", joined({rms, m + "layer_types=[full_attention, mamba]"}, mamba)},
+      {"mamba_in_groups", joined({rms, m + "layer_types=[mamba]", m + "mamba_num_groups=2",
+                                  m + "mamba_proj_has_bias=True", m + "mamba_conv_has_bias=False",
+                                  m + "mamba_time_step_limit=[0.3, 1.4]"},
+                                 mamba)},
       {"fast_gelu", {m + "hidden_act=fast_gelu"}},
       {"relu", {m + "hidden_act=relu"}},
       {"silu", {m + "hidden_act=silu"}},
