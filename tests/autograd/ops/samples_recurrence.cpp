@@ -1,6 +1,7 @@
-// Samples of recurrent layers: state spaces.
+// Samples of recurrent layers: state spaces, norms with a gate.
 #include "autograd/ops/shape_ops.h"
 #include "autograd/ops/transformer/attention.h"
+#include "autograd/ops/transformer/gated_norm.h"
 #include "autograd/ops/transformer/state_space.h"
 #include "autograd/tensor/factory.h"
 #include "tests/autograd/ops/op_samples.h"
@@ -172,6 +173,74 @@ OP_SAMPLES(state_space_step) {
   TensorList wanting = good;
   wanting[3] = clone(wanting[3]).set_requires_grad();
   add_error<RuntimeError>(step(o, {0, 1}), wanting, "has no gradient");
+}
+
+OP_SAMPLES(gated_rms_norm) {
+  // in: x, z, gain and, where they are given, the mean squares
+  const auto with = [](const GatedNormOptions& options) {
+    return [=](const TensorList& in) -> Tensor {
+      GatedNormOptions own = options;
+      if (in.size() > 3 && in[3].defined() && in[0].defined()) {
+        own.mean_squares = in[3].to(state_dtype(in[0]));
+      }
+      return gated_rms_norm(in[0], in[1], in[2], own);
+    };
+  };
+  for (const GatedNormOrder order :
+       {GatedNormOrder::kNormThenGate, GatedNormOrder::kGateThenNorm}) {
+    const GatedNormOptions whole = {.eps = 0.1, .order = order};
+    const GatedNormOptions groups = {.eps = 0.1, .group_size = 3, .order = order};
+    add(with(whole), {randn({6}), randn({6}), randn({6})});
+    add(with(whole), {randn({2, 3, 5}), randn({2, 3, 5}), Tensor()}).differentiable({0, 1});
+    add(with(groups), {randn({4, 6}), randn({4, 6}), randn({6})});
+    add(with(groups), {randn({2, 2, 6}), randn({2, 2, 6}), randn({3})});
+    add(with(groups), {randn({0, 6}), randn({0, 6}), randn({3})});
+    add(with(whole), {randn({2, 0}), randn({2, 0}), randn({0})});
+    add(with(groups), {randn({2, 6}), randn({2, 6}), randn({3}), positive({2, 2})});
+    add(with(whole), {randn({3, 4}), randn({3, 4}), randn({4}), positive({3, 1})});
+    const GatedNormOptions large = {.eps = 0.1, .group_size = 250, .order = order};
+    add_large(with(large), {randn(kLarge), randn(kLarge), randn({250})});
+    add_large(with(large), {randn(kLarge), randn(kLarge), randn({1000}), positive({40, 4})});
+  }
+  const TensorList good = {randn({2, 6}), randn({2, 6}), randn({6})};
+  const GatedNormOptions plain = {};
+  add_error<ValueError>(with(plain), {randn({}), randn({}), Tensor()}, "got a scalar");
+  add_error<ValueError>(with(plain), {randn({2, 6}), randn({2, 5}), Tensor()},
+                        "the shapes of x [2, 6] and z [2, 5] differ");
+  add_error<ValueError>(with(plain), {randn({2, 6}), randn({2, 6}), randn({5})},
+                        "gain [5] must be [6] or, for all groups, [6]");
+  add_error<ValueError>(with({.group_size = 4}), good, "group_size 4 must divide");
+  add_error<ValueError>(with({.group_size = -1}), good, "group_size -1 must divide");
+  add_error<ValueError>(with({.eps = -1}), good, "eps must not be negative");
+  add_error<ValueError>(with({.group_size = 3}), {good[0], good[1], good[2], positive({2, 1})},
+                        "mean_squares [2, 1] must be [2, 2]");
+  add_error<TypeError>(with({.dtype = kFloat32}), good, "float64 goes with float64 only");
+  add_error<TypeError>(with(plain), {good[0], good[1].to(kFloat32), good[2]},
+                       "x of float64 with z of float32");
+  add_error<TypeError>(with(plain), {good[0].to(kBFloat16), good[1].to(kBFloat16), good[2]},
+                       "gain must be bfloat16 (the result's dtype) or float32, got float64");
+  GatedNormOptions typed = plain;
+  typed.mean_squares = ones({2, 1});
+  add_error<TypeError>(with(typed), good, "mean_squares must be float64, got float32");
+}
+
+OP_SAMPLES(gated_sum_of_squares) {
+  const auto with = [](const GatedNormOptions& options) {
+    return [=](const Tensor& x, const Tensor& z) { return gated_sum_of_squares(x, z, options); };
+  };
+  const GatedNormOptions plain = {};
+  const GatedNormOptions gated = {.group_size = 3, .order = GatedNormOrder::kGateThenNorm};
+  add(with(gated), {randn({4, 6}), randn({4, 6})});
+  add(with(gated), {randn({2, 2, 3}), randn({2, 2, 3})});
+  add(with(gated), {randn({0, 6}), randn({0, 6})});
+  add(with(plain), {randn({2, 5}), randn({2, 5})}).differentiable({0});
+  add(with(plain), {randn({2, 5}), Tensor()}).differentiable({0});
+  GatedNormOptions large = gated;
+  large.group_size = 250;
+  add_large(with(large), {randn(kLarge), randn(kLarge)});
+  add_error<ValueError>(with(gated), {randn({2, 5}), randn({2, 5})}, "group_size 3 must divide");
+  add_error<ValueError>(with(gated), {randn({2, 6}), randn({1, 6})}, "differ");
+  add_error<RuntimeError>(with(gated), {randn({2, 6}), Tensor()}, "argument z is undefined");
 }
 
 }  // namespace tapestry
