@@ -23,3 +23,4 @@
 #include "autograd/ops/transformer/moe_permute.h"
 #include "autograd/ops/transformer/quantized_matrix.h"
 #include "autograd/ops/transformer/rope.h"
+#include "autograd/ops/transformer/short_convolution.h"

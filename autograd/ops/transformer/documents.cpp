@@ -42,16 +42,36 @@ DocumentRows document_rows(const Tensor& starts) {
   return {starts.data<int32_t>(), starts.size(0) == 1 ? 0 : starts.size(1)};
 }
 
-Tensor begins_document(const Tensor& starts, int64_t tokens, int64_t first_position) {
+namespace {
+
+/// bool [B or 1, tokens] of what is(position, start) says.
+template <class Is>
+Tensor of_tokens(const Tensor& starts, int64_t tokens, int64_t first_position, const Is& is) {
   Tensor out = empty({starts.size(0), tokens}, kBool);
   bool* to = out.data<bool>();
   for (int64_t b = 0; b < starts.size(0); ++b) {
     const int32_t* row = starts.data<int32_t>() + b * starts.size(1) + first_position;
     for (int64_t t = 0; t < tokens; ++t) {
-      *to++ = row[t] == first_position + t && row[t] > 0;
+      *to++ = is(first_position + t, int64_t{row[t]});
     }
   }
   return out;
+}
+
+}  // namespace
+
+Tensor begins_document(const Tensor& starts, int64_t tokens, int64_t first_position) {
+  return of_tokens(starts, tokens, first_position,
+                   [](int64_t position, int64_t start) { return start == position && start > 0; });
+}
+
+Tensor is_of_other_document(const Tensor& starts,
+                            int64_t tokens,
+                            int64_t first_position,
+                            int64_t distance) {
+  return of_tokens(starts, tokens, first_position, [distance](int64_t position, int64_t start) {
+    return start > 0 && position - distance < start;
+  });
 }
 
 void check_slots(std::string_view op,

@@ -31,6 +31,13 @@ DocumentRows document_rows(const Tensor& starts);
 /// which there is nothing but what the caller says.
 Tensor begins_document(const Tensor& starts, int64_t tokens, int64_t first_position);
 
+/// bool [B or 1, tokens]: whether the token that lies `distance` before token t is of another
+/// document, where a document that begins at position 0 goes on from what is before it.
+Tensor is_of_other_document(const Tensor& starts,
+                            int64_t tokens,
+                            int64_t first_position,
+                            int64_t distance);
+
 /// Where the states of `texts` texts lie: ValueError unless these are so many different slots of
 /// `count`.
 void check_slots(std::string_view op, std::span<const int64_t> slots, int64_t texts, int64_t count);

@@ -49,8 +49,8 @@ struct GatedDeltaResult {
 ///
 /// Tokens are taken in chunks of 64, as products of matrices, on the threads of the team; the bits
 /// do not depend on how many there are. Saves qkv, g, beta and the states before each chunk but the
-/// first: dk dv / 16 bytes for each token and value head. In a RecomputeScope out is made again from
-/// these states, which stay: all chunks at once, without the pass from token to token.
+/// first: dk dv / 16 bytes for each token and value head. In a RecomputeScope out is made again
+/// from these states, which stay: all chunks at once, without the pass from token to token.
 ///
 /// TypeError if qkv, g, beta or initial_state are not floating or document_starts not int32;
 /// ValueError if shapes disagree, Hk does not divide Hv, a size is below 1, eps is negative or
