@@ -24,4 +24,5 @@
 #include "autograd/ops/transformer/moe_permute.h"
 #include "autograd/ops/transformer/quantized_matrix.h"
 #include "autograd/ops/transformer/rope.h"
+#include "autograd/ops/transformer/short_convolution.h"
 #include "autograd/ops/transformer/state_space.h"

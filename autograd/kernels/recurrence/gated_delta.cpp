@@ -200,7 +200,7 @@ void gated_delta_backward(const DeltaProblem& problem, const DeltaBackward& to) 
     return;
   }
   assert(fits(problem));
-  const CountedWork work(2.4 * gated_delta_flops(problem));
+  const CountedWork work(2 * gated_delta_flops(problem));
   const auto run = TAPESTRY_DISPATCH(delta_backward_unit);
   const bool wants_tokens = to.dqkv != nullptr;
   const int64_t chunks = problem.chunks();

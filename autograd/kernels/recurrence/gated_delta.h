@@ -92,8 +92,8 @@ struct DeltaStep {
 };
 void gated_delta_step(const DeltaProblem& problem, const DeltaStep& to);
 
-/// FLOPs of a forward pass by the formulas above, where all of a product of a triangle counts half;
-/// backward takes 2.4 times as many.
+/// FLOPs of a forward pass by the formulas above, a product with a triangle counted half. Backward
+/// counts twice as many: what it computes a second time is not counted.
 double gated_delta_flops(const DeltaProblem& problem);
 
 }  // namespace tapestry::kernels
