@@ -10,6 +10,7 @@
 #include "parallel_core/context_parallel/context_parallel_layout.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
 #include "parallel_core/random.h"
+#include "parallel_core/transformer/attention.h"
 #include "parallel_core/transformer/mlp.h"
 #include "parallel_core/transformer/norm.h"
 #include "parallel_core/transformer/recompute_policy.h"

@@ -77,7 +77,23 @@ const std::map<std::string, Overrides>& models() {
   };
   static const Overrides shared = {moe + "moe_shared_expert_intermediate_size=32",
                                    moe + "use_shared_expert_gating=True"};
+  // Each kind of mixer in either half of the model.
+  static const Overrides hybrid =
+      joined(llama, {kModel + "layer_types=[linear_attention, conv, mamba, full_attention, mamba, "
+                              "linear_attention, full_attention, conv]",
+                     kModel + "num_query_groups=4", kModel + "attention_output_gate=True",
+                     kModel + "linear_num_key_heads=4", kModel + "linear_num_value_heads=8",
+                     kModel + "linear_key_head_dim=4", kModel + "linear_value_head_dim=6",
+                     kModel + "linear_conv_kernel_dim=3", kModel + "short_conv_has_bias=True",
+                     kModel + "mamba_num_heads=8", kModel + "mamba_head_dim=6",
+                     kModel + "mamba_state_dim=5", kModel + "mamba_conv_kernel_dim=3"});
   static const std::map<std::string, Overrides> all = {
+      {"hybrid", hybrid},
+      {"hybrid_groups",
+       joined(hybrid, {kModel + "mamba_num_groups=4", kModel + "mamba_proj_has_bias=True",
+                       kModel + "norm_placement=sandwich", kModel + "mixer_norm_placement=post"})},
+      {"hybrid_documents", joined(joined(hybrid, dropout), documents)},
+      {"hybrid_recompute", joined(hybrid, {"parallel_config.recompute_config.recompute=True"})},
       {"gpt2", gpt2},
       {"llama", llama},
       {"qwen", qwen},
@@ -320,6 +336,16 @@ const std::vector<LayoutRow>& layout_table() {
       {"moe_ahead", "dp=2,ep=2,micro=3", {}, true},
       {"moe_ahead", "tp=2,sp,pp=2,dp=2,ep=2,micro=3"},
       {"moe_ahead", "cp=2,dp=2,ep=2,zero=z3"},
+      // Layers whose states go from rank to rank.
+      {"hybrid", "tp=2,sp,micro=3", {}, true},
+      {"hybrid", "cp=2,micro=3", {}, true},
+      {"hybrid", "tp=4,sp,pp=2,micro=3", kSequenceFirst},
+      {"hybrid", "pp=2,vpp=2,dp=2,zero=z3,overlap,micro=4", {}, true},
+      {"hybrid_groups", "tp=4,micro=3"},
+      {"hybrid_groups", "tp=2,sp,cp=2,micro=3", kSequenceFirst, true},
+      {"hybrid_documents", "tp=2,sp,cp=2,pp=2,micro=3", {}, true},
+      {"hybrid_documents", "cp=4,dp=2,zero=z3,micro=3"},
+      {"hybrid_recompute", "cp=2,tp=2,sp,micro=3", {}, true},
       // Sequence before batch, against one process with batch before sequence.
       {"llama", "tp=2,sp,pp=2,micro=3", kSequenceFirst, true},
       {"llama", "tp=4,dp=2,dist_opt", kSequenceFirst},
