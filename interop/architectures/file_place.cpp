@@ -18,7 +18,7 @@ namespace {
 
 using architectures::NamePair;
 using architectures::TensorNames;
-using Names = std::pair<std::string_view, std::string_view>;  // logical, file
+using Names = NamePair;
 
 constexpr std::string_view kExpertStem = "moe.experts.";
 
@@ -29,30 +29,61 @@ constexpr std::array<Names, 5> kModulesTop = {
      {"final_norm.", "language_model.encoder.final_norm."},
      {"lm_head.", "language_model.output_layer."}}};
 // Behind "layers.I." and "language_model.encoder.layers.I.".
-constexpr std::array<Names, 24> kModulesLayer = {{{"linear_attention.", "linear_attention."},
-                                                  {"short_conv.", "short_conv."},
-                                                  {"mamba.", "mamba."},
-                                                  {"attention.wg.", "attention.qkv_proj."},
-                                                  {"attention.sinks.weight", "attention.sinks"},
-                                                  {"mtp.", "mtp."},
-                                                  {"attention.wq_a.", "attention.q_a_proj."},
-                                                  {"attention.wq_b.", "attention.q_b_proj."},
-                                                  {"attention.wkv_a.", "attention.kv_a_proj."},
-                                                  {"attention.wkv_b.", "attention.kv_b_proj."},
-                                                  {"feed_forward.alpha_p.weight", "mlp.alpha_p"},
-                                                  {"feed_forward.alpha_n.weight", "mlp.alpha_n"},
-                                                  {"attention_norm.", "input_norm."},
-                                                  {"attention_post_norm.", "attn_post_norm."},
-                                                  {"attention.wq.", "attention.qkv_proj."},
-                                                  {"attention.wk.", "attention.qkv_proj."},
-                                                  {"attention.wv.", "attention.qkv_proj."},
-                                                  {"attention.wo.", "attention.out_proj."},
-                                                  {"ffn_norm.", "post_attention_norm."},
-                                                  {"ffn_post_norm.", "ffn_post_norm."},
-                                                  {"feed_forward.w_gate.", "mlp.mapping."},
-                                                  {"feed_forward.w_up.", "mlp.mapping."},
-                                                  {"feed_forward.w_down.", "mlp.projection."},
-                                                  {"attention.", "attention."}}};
+// Logical tensors that are of one parameter stand in the order of its rows, but for those of
+// qkv_proj.
+constexpr std::array<Names, 52> kModulesLayer = {
+    {{"linear_attention.wq.", "linear_attention.in_proj."},
+     {"linear_attention.wk.", "linear_attention.in_proj."},
+     {"linear_attention.wv.", "linear_attention.in_proj."},
+     {"linear_attention.wz.", "linear_attention.in_proj."},
+     {"linear_attention.wb.", "linear_attention.in_proj."},
+     {"linear_attention.wa.", "linear_attention.in_proj."},
+     {"linear_attention.conv_q.", "linear_attention.conv."},
+     {"linear_attention.conv_k.", "linear_attention.conv."},
+     {"linear_attention.conv_v.", "linear_attention.conv."},
+     {"linear_attention.A_log.weight", "linear_attention.A_log"},
+     {"linear_attention.dt_bias.weight", "linear_attention.dt_bias"},
+     {"linear_attention.norm.weight", "linear_attention.norm"},
+     {"linear_attention.wo.", "linear_attention.out_proj."},
+     {"short_conv.wb.", "short_conv.in_proj."},
+     {"short_conv.wc.", "short_conv.in_proj."},
+     {"short_conv.wx.", "short_conv.in_proj."},
+     {"short_conv.conv.", "short_conv.conv."},
+     {"short_conv.wo.", "short_conv.out_proj."},
+     {"mamba.wz.", "mamba.in_proj."},
+     {"mamba.wx.", "mamba.in_proj."},
+     {"mamba.wB.", "mamba.in_proj."},
+     {"mamba.wC.", "mamba.in_proj."},
+     {"mamba.wdt.", "mamba.in_proj."},
+     {"mamba.conv_x.", "mamba.conv."},
+     {"mamba.conv_B.", "mamba.conv."},
+     {"mamba.conv_C.", "mamba.conv."},
+     {"mamba.A_log.weight", "mamba.A_log"},
+     {"mamba.D.weight", "mamba.D"},
+     {"mamba.dt_bias.weight", "mamba.dt_bias"},
+     {"mamba.norm.weight", "mamba.norm"},
+     {"mamba.wo.", "mamba.out_proj."},
+     {"attention.wg.", "attention.qkv_proj."},
+     {"attention.sinks.weight", "attention.sinks"},
+     {"mtp.", "mtp."},
+     {"attention.wq_a.", "attention.q_a_proj."},
+     {"attention.wq_b.", "attention.q_b_proj."},
+     {"attention.wkv_a.", "attention.kv_a_proj."},
+     {"attention.wkv_b.", "attention.kv_b_proj."},
+     {"feed_forward.alpha_p.weight", "mlp.alpha_p"},
+     {"feed_forward.alpha_n.weight", "mlp.alpha_n"},
+     {"attention_norm.", "input_norm."},
+     {"attention_post_norm.", "attn_post_norm."},
+     {"attention.wq.", "attention.qkv_proj."},
+     {"attention.wk.", "attention.qkv_proj."},
+     {"attention.wv.", "attention.qkv_proj."},
+     {"attention.wo.", "attention.out_proj."},
+     {"ffn_norm.", "post_attention_norm."},
+     {"ffn_post_norm.", "ffn_post_norm."},
+     {"feed_forward.w_gate.", "mlp.mapping."},
+     {"feed_forward.w_up.", "mlp.mapping."},
+     {"feed_forward.w_down.", "mlp.projection."},
+     {"attention.", "attention."}}};
 constexpr std::string_view kModulesPrefix = "language_model.";
 constexpr std::string_view kModulesAhead = "language_model.mtp.layers.";
 
@@ -199,33 +230,54 @@ int64_t groups_of(const FileNames& names, const NamePair& pair) {
   return 1;
 }
 
-// `rows`: of the tensor itself.
-SharedPart part_of_shared(const FileNames& names, std::string_view logical, int64_t rows) {
-  const std::vector<NamePair>& table = names.scheme.table()->layer;
+// `rows`: of the tensor itself. `table`: names behind "layers.I.".
+template <class Table>
+SharedPart part_of_shared(const FileNames& names,
+                          const Table& table,
+                          std::string_view logical,
+                          int64_t rows) {
   const auto layer = split_layer_name(logical);
   const auto own = std::find_if(table.begin(), table.end(), [&](const NamePair& pair) {
     return layer && layer->rest.starts_with(pair.logical);
   });
   SharedPart part{.all = 0};
+  const bool is_known = own != table.end() && names.rows.contains(own->logical);
   for (auto pair = table.begin(); own != table.end() && pair != table.end(); ++pair) {
     if (pair->file == own->file) {
-      // Without a configuration all parts count as equally large.
+      // Parts that the model does not have are not there. Of those of another model, or without a
+      // configuration, all count as equally large.
       const auto known = names.rows.find(pair->logical);
-      const int64_t count = pair == own                 ? rows
-                            : known != names.rows.end() ? known->second
-                            : names.rows.empty()        ? rows
-                                                        : 0;
+      const bool counts = (known != names.rows.end()) == is_known;
+      const int64_t count = pair == own ? rows : !counts ? 0 : is_known ? known->second : rows;
       part.first += pair < own ? count : 0;
       part.own = pair == own ? count : part.own;
       part.all += count;
     }
   }
-  if (part.all <= part.own) {
-    return {.first = 0, .own = rows, .all = rows};
+  return part.all > part.own ? part : SharedPart{.first = 0, .own = rows, .all = rows};
+}
+
+// The same in a family's files, with the groups that the rows come in.
+SharedPart part_of_family(const FileNames& names, std::string_view logical, int64_t rows) {
+  const TensorNames& table = *names.scheme.table();
+  SharedPart part = part_of_shared(names, table.layer, logical, rows);
+  if (part.all == part.own) {
+    return part;
   }
-  const bool by_group = names.scheme.table()->grouped && fused_part(logical);
+  const auto layer = split_layer_name(logical);
+  const auto own = std::find_if(table.layer.begin(), table.layer.end(), [&](const NamePair& pair) {
+    return layer->rest.starts_with(pair.logical);
+  });
+  const bool by_group = table.grouped && fused_part(logical);
   part.groups = by_group ? names.heads / names.heads_per_group : groups_of(names, *own);
   return part;
+}
+
+void place_shared(const SharedPart& part, FilePlace& place) {
+  if (part.all > part.own) {
+    place.first = part.first;
+    place.shape[0] = part.all;
+  }
 }
 
 // The rows of all parts come together group by group.
@@ -305,12 +357,11 @@ FilePlace family_place(const FileNames& names,
   const TensorNames& table = *names.scheme.table();
   FilePlace place{.name = std::move(name), .shape = shape};
   if (shape.size() > 0) {
-    const SharedPart part = part_of_shared(names, logical, shape[0]);
+    const SharedPart part = part_of_family(names, logical, shape[0]);
     if (part.groups > 1) {
       place_in_groups(part, place);
-    } else if (part.all > part.own) {
-      place.first = part.first;
-      place.shape[0] = part.all;
+    } else {
+      place_shared(part, place);
     }
   }
   // Tables of tokens and positions are [out, in] everywhere.
@@ -394,11 +445,8 @@ FilePlace modules_place(const FileNames& names, std::string_view logical, const 
                      .all = queries + gates + 2 * keys,
                      .groups = groups},
                     place);
-  } else if (names.gated && logical.find(".feed_forward.w_gate.") != std::string::npos) {
-    place.shape[0] = 2 * shape[0];
-  } else if (names.gated && logical.find(".feed_forward.w_up.") != std::string::npos) {
-    place.first = shape[0];
-    place.shape[0] = 2 * shape[0];
+  } else if (fused_part(logical) == std::nullopt) {
+    place_shared(part_of_shared(names, kModulesLayer, logical, shape[0]), place);
   }
   return place;
 }

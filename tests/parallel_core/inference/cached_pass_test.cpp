@@ -58,8 +58,7 @@ struct Recurrent {
 std::vector<Recurrent> recurrent_models() {
   const std::string m = "model_config.";
   const Overrides common = {m + "normalization=RMSNorm", m + "hidden_act=swiglu",
-                            m + "init_method_std=0.3", m + "num_layers=3",
-                            "dataset_config.data_layout=BSH"};
+                            m + "num_layers=3", "dataset_config.data_layout=BSH"};
   const auto by = [&](const std::string& types, const Overrides& more) {
     return joined(joined(common, {m + "layer_types=" + types}), more);
   };
