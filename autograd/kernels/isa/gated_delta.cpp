@@ -23,7 +23,6 @@ void delta_step_unit(
 namespace {
 
 constexpr int64_t kC = kDeltaChunk;
-constexpr int64_t kSquareRow = delta_row(kC);
 constexpr int64_t kDiagonal = 16;  // rows of the blocks on the diagonal that are inverted first
 
 [[gnu::always_inline]] inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -47,19 +46,25 @@ template <bool kTransA, class C, class SpanOf>
                                                 Matrix<C> c,
                                                 const SpanOf& span_of) {
   constexpr int64_t kL = kLanes<C>;
-  for (int64_t j = 0; j < n; j += 2 * kL) {
-    const bool two = j + kL < n;
+  const auto panel = [&]<int kVectors>(int64_t j) __attribute__((always_inline)) {
     for (int64_t i = 0; i < m; i += kTileRows) {
       const Span span = span_of(i);
-      const int64_t k = span.end - span.begin;
       const C* left = kTransA ? a.row(span.begin) + i : a.row(i) + span.begin;
-      const C* right = b.row(span.begin) + j;
-      C* out = c.row(i) + j;
-      if (two) {
-        multiply_tile<C, 2, kTransA>(k, left, a.ld, right, b.ld, accumulate, out, c.ld);
-      } else {
-        multiply_tile<C, 1, kTransA>(k, left, a.ld, right, b.ld, accumulate, out, c.ld);
-      }
+      multiply_tile<C, kVectors, kTransA>(span.end - span.begin, left, a.ld, b.row(span.begin) + j,
+                                          b.ld, accumulate, c.row(i) + j, c.ld);
+    }
+  };
+  for (int64_t j = 0; j < n;) {
+    const int64_t vectors = (n - j) / kL;
+    if (vectors >= 3 && vectors != 4) {
+      panel.template operator()<3>(j);
+      j += 3 * kL;
+    } else if (vectors >= 2) {
+      panel.template operator()<2>(j);
+      j += 2 * kL;
+    } else {
+      panel.template operator()<1>(j);
+      j += kL;
     }
   }
 }
@@ -267,6 +272,8 @@ class Chunk {
     }
   }
 
+  static constexpr int64_t kAhead = 8;  // rows that are fetched before they are needed
+
   /// Rows of the chunk as the compute type, with zeros up to whole vectors and tiles.
   [[gnu::noinline]] void load_rows(const DeltaRows& rows,
                                    int64_t column,
@@ -276,6 +283,12 @@ class Chunk {
       C* row = to.row(t);
       const int64_t used = t < count_ && rows.data != nullptr ? n : 0;
       if (used > 0) {
+        if (t + kAhead < count_) {  // rows of one head are far apart
+          const auto* ahead = reinterpret_cast<const char*>(token(rows, t + kAhead) + column);
+          for (int64_t byte = 0; byte < n * static_cast<int64_t>(sizeof(T)); byte += 64) {
+            __builtin_prefetch(ahead + byte);
+          }
+        }
         load_row(n, token(rows, t) + column, row);
       }
       fill_zero(delta_padded(n) - used, row + used);

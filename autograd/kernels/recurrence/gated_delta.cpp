@@ -183,8 +183,6 @@ void gated_delta_again(const DeltaProblem& problem, const void* states, void* ou
   const auto run = TAPESTRY_DISPATCH(delta_forward_unit);
   const DeltaForward to = {.out = out, .final = final};
   const DeltaBorders borders = borders_of(problem, states);
-  // Few pieces where there are many heads: each reads the state before its first chunk, and all
-  // others as well.
   const Units units(problem, true, 1, problem.chunks());
   for_units(problem, units, 0, problem.chunks(), false, [&](DeltaUnit unit, void* scratch) {
     unit.wants_tokens = out != nullptr;

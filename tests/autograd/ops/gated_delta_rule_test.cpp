@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "autograd/kernels/machine/team.h"
+#include "autograd/kernels/machine/work_counter.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/inplace.h"
 #include "autograd/ops/random.h"
@@ -39,6 +40,7 @@ struct Case {
   GatedDeltaOptions options;
   double log_decay = -0.3;  // mean of g
   bool has_initial = false;
+  double beta_scale = 1;
 
   std::string text() const {
     return concat("S ", tokens, ", heads ", options.key_heads, "/", options.value_heads, " of ",
@@ -67,7 +69,7 @@ Inputs inputs_of(const Case& c, DType dtype) {
       dtype);
   const Shape gates{c.batch, c.tokens, o.value_heads};
   in.g = rounded(mul(abs(numbers(gates, 2, 1, 0.5)), c.log_decay), wide);
-  in.beta = rounded(sigmoid(numbers(gates, 3)), wide);
+  in.beta = rounded(mul(sigmoid(numbers(gates, 3)), c.beta_scale), wide);
   const Shape state{c.batch, o.value_heads, o.key_dim, o.value_dim};
   in.initial = c.has_initial ? rounded(numbers(state, 4), wide) : Tensor();
   in.dout = rounded(numbers({c.batch, c.tokens, o.value_heads, o.value_dim}, 5), dtype);
@@ -292,6 +294,12 @@ std::vector<Case> cases() {
                    .log_decay = log_decay,
                    .has_initial = true});
   }
+  // Negative eigenvalues, and nothing is ever forgotten.
+  out.push_back({.tokens = 200,
+                 .options = sizes(1, 1, 16, 16),
+                 .log_decay = 0,
+                 .has_initial = true,
+                 .beta_scale = 2});
   Case documents = {.batch = 2, .tokens = 200, .options = sizes(2, 2, 20, 12), .has_initial = true};
   documents.options.document_starts =
       document_starts(std::vector<std::vector<int64_t>>{{5, 6, 64, 100, 191}, {128}}, 200);
@@ -422,6 +430,28 @@ TEST(GatedDeltaRule, PassesAndStepsAreOnePass) {
   expect_close(states.select(0, 1), full({4, 24, 40}, 7.0, kFloat32), 0);
 }
 
+TEST(GatedDeltaRule, OutputsComeFromTheStates) {
+  const NoGradGuard no_grad;
+  const Case c = {.tokens = 130, .options = sizes(1, 1, 16, 16)};
+  const Inputs in = inputs_of(c, kFloat64);
+  const Tensor states = zeros(gated_delta_states_shape(1, 130, c.options), kFloat64);
+  const Tensor out = zeros({1, 130, 1, 16}, kFloat64);
+  gated_delta_outputs(in.qkv, in.g, in.beta, c.options, {.out = out, .states = states});
+  // As if a document began at each chunk.
+  GatedDeltaOptions o = c.options;
+  o.document_starts = document_starts(std::vector<std::vector<int64_t>>{{64, 128}}, 130);
+  expect_close(out, gated_delta_rule(in.qkv, in.g, in.beta, o).out, 1e-13);
+}
+
+TEST(GatedDeltaRule, CountsItsWork) {
+  const Case c = {.tokens = 130, .options = sizes(1, 2, 16, 24)};
+  const double before = kernels::work_counter().flops;
+  run(c, inputs_of(c, kFloat32), kFloat32);
+  // Three products with a state and four with a triangle of 64 x 64; twice that backward.
+  EXPECT_EQ(kernels::work_counter().flops - before,
+            3 * 2.0 * 130 * 2 * (3 * 16 * 24 + 32 * (2 * 16 + 2 * 24)));
+}
+
 TEST(GatedDeltaStep, ATextDoesNotDependOnOthers) {
   const NoGradGuard no_grad;
   const GatedDeltaOptions o = sizes(2, 4, 32, 36);
@@ -463,8 +493,9 @@ TEST(GatedDeltaRule, IsMadeAgainFromItsStates) {
     }
     const int64_t dropped = values.drop();
     EXPECT_EQ(result.out.storage()->is_dropped(), drops);
-    const int64_t of_out = result.out.numel() * 4;
-    EXPECT_EQ(dropped >= of_out, drops);
+    // What forward has made, but for the states.
+    const int64_t made = 4 * (qkv.numel() + result.out.numel() + result.final_state.numel());
+    EXPECT_EQ(dropped, drops ? made : 0);
     const Tensor loss = add(sum(mul(square(result.out), in.dout.to(kFloat32))),
                             sum(mul(result.final_state, in.dfinal.to(kFloat32))));
     const TensorList d = grad(loss, {qkv, g, beta, initial});
