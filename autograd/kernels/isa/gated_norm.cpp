@@ -108,15 +108,31 @@ void forward_row(const GatedNormForward& call, int64_t row, C* buffers) {
   row_to(s.y_dtype, s.n, y, call.y, row * s.n);
 }
 
-/// From du to dx and dz = dgate silu'(z), where the gate is first.
+/// silu(z) and its derivative with one exponential, which does not overflow.
+template <class C>
+struct Gate {
+  C value;
+  C slope;
+};
+template <class C>
+TAPESTRY_INLINE Gate<C> gate_at(C z) {
+  constexpr C kLimit = sizeof(C) == 8 ? C(700) : C(87);
+  const C above = z < -kLimit ? -kLimit : z;  // below it silu is 0 to all digits
+  const C c = above > kLimit ? kLimit : above;
+  const C e = exp(-c);
+  const C s = C(1) / (C(1) + e);
+  return {above * s, s * (C(1) + c * (e * s))};
+}
+
+/// From du to dx and dz, where the gate is first.
 template <class C>
 void gate_gradients(int64_t n, const C* du, const C* x, const C* z, C* dx, C* dz) {
   TAPESTRY_VECTOR_LOOP
   for (int64_t i = 0; i < n; ++i) {
     const C gradient = du[i];
-    const C gate = z[i];
-    dz[i] = gradient * x[i] * silu_derivative(gate);
-    dx[i] = gradient * silu(gate);
+    const Gate<C> gate = gate_at(z[i]);
+    dz[i] = gradient * x[i] * gate.slope;
+    dx[i] = gradient * gate.value;
   }
 }
 
@@ -129,8 +145,8 @@ void backward_row(const GatedNormBackward& call, int64_t row, C* dgains, C* buff
   const C* z = row_from(s.z_dtype, n, call.z, row * s.z_stride, buffers + n);
   const C* dy = row_from(s.y_dtype, n, call.dy, row * call.dy_stride, buffers + 2 * n);
   const C* u = normed_row(s, x, z, buffers + 3 * n);
-  C* h = buffers + 4 * n;  // dy silu(z), or dy: the gradient of u rstd gain
-  C* du = buffers + 5 * n;
+  C* h = buffers + 4 * n;   // dy silu(z), or dy: the gradient of u rstd gain
+  C* du = buffers + 5 * n;  // or dy silu'(z), where the gate comes last
   C* dx = row_out(s.x_dtype, call.dx, row * n, buffers + 6 * n);
   C* dz = row_out(s.z_dtype, call.dz, row * n, buffers + 7 * n);
   if (s.gate_first) {
@@ -141,7 +157,10 @@ void backward_row(const GatedNormBackward& call, int64_t row, C* dgains, C* buff
   } else {
     TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < n; ++i) {
-      h[i] = dy[i] * silu(z[i]);
+      const Gate<C> gate = gate_at(z[i]);
+      const C slope = dy[i];
+      h[i] = slope * gate.value;
+      du[i] = slope * gate.slope;
     }
   }
   for (int64_t g = 0; g < groups; ++g) {
@@ -157,12 +176,12 @@ void backward_row(const GatedNormBackward& call, int64_t row, C* dgains, C* buff
         dgain[i] += slope[i] * (own[i] * rstd);
       }
     }
-    if (!s.gate_first) {  // what the gate multiplies, u rstd gain, times dy
+    if (!s.gate_first) {  // times what the gate multiplies, u rstd gain
       const C* gain = static_cast<const C*>(call.gain);
       TAPESTRY_VECTOR_LOOP
       for (int64_t i = 0; i < s.group; ++i) {
         const C factor = gain != nullptr ? gain[gain_at + i] : C(1);
-        dz[at + i] = dy[at + i] * (own[i] * rstd * factor) * silu_derivative(z[at + i]);
+        dz[at + i] = du[at + i] * (own[i] * rstd * factor);
       }
     }
     if (call.gain != nullptr) {

@@ -167,7 +167,7 @@ struct GatedRmsNorm {
     z.save(z_);
     gain.save(gain_);
     squares.save(squares_);
-    const Tensor y = empty(x_.shape(), form.dtype);
+    Tensor y = empty(x_.shape(), form.dtype);
     const Tensor row_rstd = empty(of_groups(x_, form.group), wide_dtype(x_.dtype()));
     rstd.save(row_rstd);
     if (y.numel() == 0) {
@@ -239,7 +239,7 @@ struct GatedSumOfSquares {
   Tensor forward(const Tensor& x_, const Tensor& z_) {
     x.save(x_);
     z.save(z_);
-    const Tensor out = empty(of_groups(x_, form.group), wide_dtype(x_.dtype()));
+    Tensor out = empty(of_groups(x_, form.group), wide_dtype(x_.dtype()));
     if (x_.numel() == 0) {
       return out;
     }

@@ -133,7 +133,7 @@ Tensor first_tokens(const StateSpaceOptions& options, int64_t tokens) {
   }
   Tensor out = empty({starts.size(0), tokens}, kInt32);
   const auto offset = static_cast<int32_t>(options.position_offset);
-  int32_t* to = out.data<int32_t>();
+  auto* to = out.data<int32_t>();
   for (int64_t b = 0; b < starts.size(0); ++b) {
     const int32_t* from = starts.data<int32_t>() + b * starts.size(1) + offset;
     for (int64_t t = 0; t < tokens; ++t) {
@@ -155,13 +155,13 @@ StateSpaceInputs widened(const StateSpaceInputs& in) {
 // A kernel's call, and what it points to. Inputs are widened().
 class Call {
  public:
-  Call(const StateSpaceInputs& in, const StateSpaceOptions& options, const Tensor& first)
+  Call(const StateSpaceInputs& in, const StateSpaceOptions& options, Tensor first)
       : options_(options),
         xbc_(rows_of(in.xbc)),
         dt_(rows_of(in.dt)),
         d_(dense(in.d)),
         bias_(dense(in.dt_bias)),
-        first_(first),
+        first_(std::move(first)),
         a_(in.a_log.to_vector<double>()) {
     for (double& a : a_) {
       a = -std::exp(a);
@@ -471,7 +471,7 @@ struct StateSpaceStepOp {
                  const Tensor& dt_bias,
                  const Tensor& states) {
     Call call({xbc, dt, a_log, d, dt_bias}, options, {});
-    const Tensor y = empty({xbc.size(0), options.heads * options.head_dim}, xbc.dtype());
+    Tensor y = empty({xbc.size(0), options.heads * options.head_dim}, xbc.dtype());
     kernels::state_space_step({*call, slots.data(), states.raw(), y.raw()});
     states.bump_version();
     return y;
@@ -630,7 +630,7 @@ Tensor state_space_output(const StateSpaceInputs& inputs,
   state_spaces::Call call(posed.inputs, options, posed.first);
   state_spaces::check_borders(call, borders);
   call->borders = borders.raw();
-  const Tensor y = call.new_output();
+  Tensor y = call.new_output();
   kernels::state_space_output(*call, y.raw());
   return y;
 }
