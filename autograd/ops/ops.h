@@ -19,6 +19,7 @@
 #include "autograd/ops/transformer/attention.h"
 #include "autograd/ops/transformer/cached_attention.h"
 #include "autograd/ops/transformer/grouped_linear.h"
+#include "autograd/ops/transformer/grouped_linear_quantized.h"
 #include "autograd/ops/transformer/moe_permute.h"
 #include "autograd/ops/transformer/quantized_matrix.h"
 #include "autograd/ops/transformer/rope.h"

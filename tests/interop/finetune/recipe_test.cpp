@@ -137,7 +137,7 @@ TEST_F(Recipe, RowsTakeTheLongestExample) {
 TEST_F(Recipe, WhatIsOutOfRangeIsNamed) {
   EXPECT_EQ(error(), "none");
   recipe_.full = true;
-  recipe_.int8_base = true;
+  recipe_.blocks = BlockFormat::kQ8_0;
   EXPECT_THAT(error(), Says("--full ... trains all weights ... --int8"));
   recipe_ = {.from_hf = "model", .data = {"x"}, .lora_rank = 0};
   EXPECT_THAT(error(), Says("--lora_rank ... must be positive, got ... 0"));
