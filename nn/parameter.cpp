@@ -111,4 +111,12 @@ void Parameter::store_quantized() const {
   quantize_into(detach().view({-1, quantized_.in()}), quantized_, 0);
 }
 
+void Parameter::store_quantized(const Tensor& rows, int64_t first_row) const {
+  check<RuntimeError>(is_quantized(), "Parameter: has no blocks to store into");
+  quantize_into(rows, quantized_, first_row);
+  if (const auto page = last_decoded.lock(); page && page->storage == storage().get()) {
+    page->close();  // it shows what was there before
+  }
+}
+
 }  // namespace tapestry::nn

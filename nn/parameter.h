@@ -88,6 +88,9 @@ class Parameter : public Tensor {
   /// Encodes what stands in the window. RuntimeError for a parameter without blocks; ValueError,
   /// see quantize(), for numbers that have none.
   void store_quantized() const;
+  /// Encodes `rows` [n, in] in place of the rows from `first_row` on, of all matrices one below the
+  /// other, without the window. Errors of quantize_into().
+  void store_quantized(const Tensor& rows, int64_t first_row) const;
 
   /// The logical tensors it is built from; empty for a parameter outside a parallel model.
   const std::vector<LogicalTensor>& logical() const { return logical_; }

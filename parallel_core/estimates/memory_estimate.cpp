@@ -11,6 +11,7 @@
 #include "autograd/ops/loss.h"
 #include "autograd/ops/transformer/quantized_matrix.h"
 #include "parallel_core/config/model_matrices.h"
+#include "parallel_core/deferred_values.h"
 #include "parallel_core/estimates/recompute_estimate.h"
 #include "parallel_core/estimates/trained_share.h"
 #include "parallel_core/pipeline_parallel/pipeline_order.h"
@@ -414,10 +415,22 @@ class StageEstimate {
       share_out(config_, ranks_, at_least_one(expert_ranks), estimate_);
     }
     if (model_.lora.use_lora) {
-      estimate_.start = estimate_.parameters + bytes_of(4 * largest_parameter(model_));
+      estimate_.start = estimate_.parameters + bytes_of(4 * start_elements());
     } else {
       estimate_checkpoints(config_, count, ranks_, estimate_);
     }
+  }
+
+  // Start values come in pieces (for_start_values), but those of fused projections of attention as
+  // a whole, and one of these beside them.
+  double start_elements() const {
+    double fused = 0;
+    for (const ModelMatrix& matrix : layer_matrices(model_, 0)) {
+      const bool is_fused = matrix.role == MatrixRole::kQuery || matrix.role == MatrixRole::kKey ||
+                            matrix.role == MatrixRole::kValue;
+      fused += is_fused ? weight_elements(matrix, shares_) : 0;
+    }
+    return std::min(largest_parameter(model_), std::max(2 * fused, d(2 * kStartPiece)));
   }
 
   void add_activations() {

@@ -6,6 +6,7 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/deferred_values.h"
 #include "parallel_core/tensor_parallel/layers.h"
 
 namespace tapestry {
@@ -25,9 +26,13 @@ void quantize_weight(nn::Parameter& weight,
                     " (", name_of(options.format), "); choose another ",
                     of_expert ? "expert_tensor_parallel_size" : "tensor_model_parallel_size",
                     ", or leave the weights in a floating dtype");
-  weight.set_quantized(options.values_come_later
-                           ? QuantizedMatrix(weight.numel() / in, in, options.format)
-                           : quantize(weight.detach().view({-1, in}), options.format));
+  const QuantizedMatrix matrix(weight.numel() / in, in, options.format);
+  if (!options.values_come_later) {
+    for_start_values(weight.detach(), in, [&](int64_t first, const Tensor& values) {
+      quantize_into(values.view({-1, in}), matrix, first / in);
+    });
+  }
+  weight.set_quantized(matrix);
 }
 
 bool is_of_experts(const nn::ParameterFlags& flags) {

@@ -57,6 +57,13 @@ TEST_P(QuantizedParameter, HoldsSeveralMatrices) {
   parameter.store_quantized();
   const QuantizedMatrix expected = quantize(values.view({12, 32}), GetParam());
   EXPECT_TRUE(same_numbers(dequantize(parameter.quantized()), dequantize(expected)));
+  // Some rows, across two of them.
+  const Tensor rows = randn({5, 32});
+  parameter.store_quantized(rows, 6);
+  EXPECT_TRUE(same_numbers(parameter.view({12, 32}).slice(0, 6, 11),
+                           dequantize(quantize(rows, GetParam()))));
+  EXPECT_TRUE(
+      same_numbers(parameter.view({12, 32}).slice(0, 0, 6), dequantize(expected.rows(0, 6))));
 }
 
 TEST_P(QuantizedParameter, KeepsWhatIsStoredAndOneDecodedMatrix) {
