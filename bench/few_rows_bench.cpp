@@ -26,6 +26,7 @@
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/random.h"
 #include "autograd/ops/transformer/quantized_matrix.h"
+#include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "bench/bench_options.h"
 
@@ -143,6 +144,8 @@ int run(int argc, char** argv) {
   options.add_options()("quick", "small shapes, to see that it works")(
       "dtype", po::value<std::string>(), "only float32, bfloat16, float16, q8_0 or q4_0")(
       "rows", po::value<std::vector<int64_t>>()->multitoken(), "of x; default: 1 2 4 8 16 32 64")(
+      "matrix", po::value<std::vector<int64_t>>()->multitoken(),
+      "OUT IN of W; default: those of a Llama of 1.1 billion parameters")(
       "seconds", po::value<double>()->default_value(0.2), "for each time");
   const std::optional<po::variables_map> parsed = bench::parse_options(argc, argv, options);
   if (!parsed) {
@@ -162,9 +165,14 @@ int run(int argc, char** argv) {
   struct Matrix {
     int64_t out, in;
   };
-  const std::vector<Matrix> matrices =
+  std::vector<Matrix> matrices =
       quick ? std::vector<Matrix>{{96, 64}}
             : std::vector<Matrix>{{2048, 2048}, {5632, 2048}, {2048, 5632}, {32000, 2048}};
+  if (arguments.count("matrix") != 0) {
+    const auto sizes = arguments["matrix"].as<std::vector<int64_t>>();
+    check<ValueError>(sizes.size() == 2, "--matrix needs OUT and IN, got ", sizes.size(), " sizes");
+    matrices = {{sizes[0], sizes[1]}};
+  }
   for (const DType dtype : {kBFloat16, kFloat32, kFloat16}) {
     if (!bench::is_chosen(arguments, "dtype", name_of(dtype))) {
       continue;
