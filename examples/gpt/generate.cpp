@@ -75,7 +75,8 @@ po::options_description options_of_program() {
       ("logprobs", po::value<int64_t>()->value_name("N"),
        "in JSON: log-probabilities of each token and of the N likeliest")  //
       ("dtype", text("TYPE"),
-       "float32 | bfloat16 | q8_0; unset: that of a run's products, float32 for other models")  //
+       "float32 | bfloat16 | q8_0 | q4_0; unset: that of a run's products, float32 for other "
+       "models")  //
       ("context", po::value<int64_t>()->value_name("N"),
        "tokens that the model sees at most; unset: seq_length, or positions of the model")  //
       ("stop_at_context", po::bool_switch(),

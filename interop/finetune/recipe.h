@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/ops/transformer/quantized_matrix.h"
 #include "autograd/tensor/dtype.h"
 
 namespace tapestry {
@@ -23,7 +24,7 @@ struct FinetuneRecipe {
   std::optional<double> lora_alpha;  ///< empty: twice the rank
   double lora_dropout = 0;
   std::vector<std::string> lora_targets;  ///< expressions; empty: all matrices of the layers
-  bool int8_base = false;                 ///< frozen matrices in blocks of 8 bits
+  std::optional<BlockFormat> blocks;      ///< of the frozen matrices; empty: none
   int64_t epochs = 3;
   std::optional<double> learning_rate;  ///< empty: 2e-4 for an adapter, 2e-5 for all weights
   std::optional<int64_t> batch_rows;    ///< of an update, on all data-parallel ranks together;

@@ -369,7 +369,7 @@ struct LoraConfig {
   std::string bias = "none";                 // none | lora_only: those beside adapters are trained
   std::vector<std::string> modules_to_save;  // regular expressions: trained whole
   std::optional<std::string> adapter;        // a folder with the adapter to start from
-  std::string base_dtype = "params_dtype";   // params_dtype | q8_0
+  std::string base_dtype = "params_dtype";   // params_dtype | q8_0 | q4_0
   bool operator==(const LoraConfig&) const = default;
 };
 

@@ -114,7 +114,7 @@ class MatrixList {
     for (size_t i = first; i < matrices_.size(); ++i) {
       matrices_[i].experts = config_.moe.num_experts;
       matrices_[i].module = path_ + "mlp.experts";
-      matrices_[i].quantizable = matrices_[i].takes_adapter = false;
+      matrices_[i].takes_adapter = false;
     }
   }
 

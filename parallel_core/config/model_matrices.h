@@ -47,7 +47,7 @@ struct ModelMatrix {
   /// expert those that share it. Empty: every rank has all of it.
   std::optional<int64_t> sharded_axis = std::nullopt;
   int64_t unit = 1;            ///< along that axis, what stays together: the channels of a head
-  bool quantizable = false;    ///< may be blocks of 8 bits (lora_config.base_dtype: q8_0)
+  bool quantizable = false;    ///< may be blocks (lora_config.base_dtype: q8_0, q4_0)
   bool takes_adapter = false;  ///< lora_config can adapt it
 
   bool is_norm() const { return role == MatrixRole::kNorm; }

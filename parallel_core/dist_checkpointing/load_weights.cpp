@@ -14,6 +14,7 @@
 #include "interop/architectures/file_place.h"
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/config/lora_keys.h"
+#include "parallel_core/deferred_values.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/misfit.h"
@@ -374,16 +375,31 @@ void read_buffers(const ParallelModel& model, const Fitting& from) {
   }
 }
 
+// Into blocks, some rows at a time, of which no more are ever there as floating numbers.
+void load_blocks(const nn::Parameter& parameter, const Fitting& from) {
+  const QuantizedMatrix& matrix = parameter.quantized();
+  const int64_t in = matrix.in();
+  const int64_t rows = std::clamp<int64_t>(kStartPiece / in, 1, std::max<int64_t>(1, matrix.out()));
+  for (int64_t row = 0; row < matrix.out(); row += rows) {
+    const int64_t count = std::min(rows, matrix.out() - row);
+    const Tensor values = zeros({count * in});
+    read_parameter(parameter, from, {.values = values, .first = row * in});
+    parameter.store_quantized(values.view({count, in}), row);
+  }
+  parameter.bump_version();
+}
+
 // Into the parameter as a whole.
 void load_whole(const nn::Parameter& parameter, const Fitting& from) {
+  if (parameter.is_quantized()) {
+    load_blocks(parameter, from);
+    return;
+  }
   const Tensor values = parameter.detach();
   if (from.stored.of == WeightsOf::kDenseModel) {
     copy_values(zeros({}, values.dtype()).expand(values.shape()), values);
   }
   read_parameter(parameter, from, {.values = values});
-  if (parameter.is_quantized()) {
-    parameter.store_quantized();
-  }
   parameter.bump_version();
 }
 

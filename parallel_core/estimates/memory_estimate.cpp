@@ -9,6 +9,9 @@
 #include <utility>
 
 #include "autograd/ops/loss.h"
+#include "autograd/ops/transformer/quantized_matrix.h"
+#include "parallel_core/config/model_matrices.h"
+#include "parallel_core/deferred_values.h"
 #include "parallel_core/estimates/recompute_estimate.h"
 #include "parallel_core/estimates/trained_share.h"
 #include "parallel_core/pipeline_parallel/pipeline_order.h"
@@ -77,25 +80,51 @@ double state_bytes_per_parameter(const OptimizerConfig& o, const TransformerConf
   return moments;
 }
 
-// The same where adapters are trained beside a frozen base, `in_layers` of whose parameters belong
-// to the dense part of layers: nearly all of them to matrices, which may be blocks of 8 bits.
+// Elements of the matrices of so many layers that may be blocks (lora_config.base_dtype).
+double quantizable_elements(const TransformerConfig& model,
+                            const LayerCounts& layers,
+                            const ModelShares& shares) {
+  const auto of_layer = [&](LayerKind kind) {
+    double sum = 0;
+    for (const ModelMatrix& matrix : layer_matrices(model, 0, kind)) {
+      const int64_t copies = matrix.experts > 0 ? matrix.experts / shares.expert : 1;
+      sum += matrix.quantizable ? static_cast<double>(copies) * weight_elements(matrix, shares) : 0;
+    }
+    return sum;
+  };
+  double sum = static_cast<double>(layers.dense) * of_layer(LayerKind::kDense);
+  if (layers.mixtures > 0) {
+    sum += static_cast<double>(layers.mixtures) * of_layer(LayerKind::kMixture);
+  }
+  return sum;
+}
+
+double bytes_per_number(BlockFormat format) {
+  return static_cast<double>(kernels::block_bytes(format)) /
+         static_cast<double>(kernels::kBlockNumbers);
+}
+
+// The same where adapters are trained beside a frozen base, `quantizable` of whose parameters may
+// be blocks.
 void estimate_adapter_states(const AllConfig& config,
                              double base,
-                             double in_layers,
+                             double quantizable,
                              const TrainedShare& share,
                              MemoryEstimate& estimate) {
   const TransformerConfig& model = config.model_config;
   const OptimizerConfig& o = config.optimizer_config;
   const auto params = static_cast<double>(size_of(model.params_dtype));
   const auto compute = static_cast<double>(size_of(model.compute_dtype));
-  constexpr double kBlockBytes = 34.0 / 32;
-  const bool in_blocks = model.lora.base_dtype == "q8_0";
-  const double floating = in_blocks ? base - in_layers : base;
+  const std::optional<BlockFormat> blocks = kernels::block_format(model.lora.base_dtype);
+  const double floating = blocks ? base - quantizable : base;
+  const double per_number = blocks ? bytes_per_number(*blocks) : params;
   estimate.parameters =
-      bytes_of(floating * params + (base - floating) * kBlockBytes + share.adapters * 4);
-  if (!in_blocks) {
-    estimate.savings.push_back(
-        {"lora_config.base_dtype: q8_0", bytes_of(in_layers * (params - kBlockBytes))});
+      bytes_of(floating * params + (base - floating) * per_number + share.adapters * 4);
+  for (const BlockFormat format : kernels::kBlockFormats) {
+    if (const double less = per_number - bytes_per_number(format); less > 0) {
+      estimate.savings.push_back({concat("lora_config.base_dtype: ", kernels::name_of(format)),
+                                  bytes_of(quantizable * less)});
+    }
   }
   const double copied = (model.compute_dtype != model.params_dtype ? floating : 0) +
                         (model.compute_dtype != kFloat32 ? share.adapters : 0);
@@ -371,9 +400,8 @@ class StageEstimate {
     estimate_.expert_parameter_count = static_cast<int64_t>(counts.experts);
     if (model_.lora.use_lora) {
       estimate_.parameter_count += static_cast<int64_t>(trained_.adapters);
-      const ModelPart inner = {.layers = layers_, .pre_process = false, .post_process = false};
-      const double in_layers = count_parameters(model_, inner, shares_, experts).dense;
-      estimate_adapter_states(config_, count, in_layers, trained_, estimate_);
+      estimate_adapter_states(config_, count, quantizable_elements(model_, layers_, shares_),
+                              trained_, estimate_);
     } else {
       estimate_states(config_, count, estimate_);
     }
@@ -383,10 +411,22 @@ class StageEstimate {
       share_out(config_, ranks_, at_least_one(expert_ranks), estimate_);
     }
     if (model_.lora.use_lora) {
-      estimate_.start = estimate_.parameters + bytes_of(4 * largest_parameter(model_));
+      estimate_.start = estimate_.parameters + bytes_of(4 * start_elements());
     } else {
       estimate_checkpoints(config_, count, ranks_, estimate_);
     }
+  }
+
+  // Start values come in pieces (for_start_values), but those of fused projections of attention as
+  // a whole, and one of these beside them.
+  double start_elements() const {
+    double fused = 0;
+    for (const ModelMatrix& matrix : layer_matrices(model_, 0)) {
+      const bool is_fused = matrix.role == MatrixRole::kQuery || matrix.role == MatrixRole::kKey ||
+                            matrix.role == MatrixRole::kValue;
+      fused += is_fused ? weight_elements(matrix, shares_) : 0;
+    }
+    return std::min(largest_parameter(model_), std::max(2 * fused, d(2 * kStartPiece)));
   }
 
   void add_activations() {

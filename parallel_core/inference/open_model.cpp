@@ -36,7 +36,7 @@ void prepare(AllConfig& config, const OpenModelOptions& options) {
   if (options.dtype.empty()) {
     return;
   }
-  // Blocks of 8 bits are widened to float32, without a further rounding.
+  // Blocks are widened to float32, without a further rounding.
   model.compute_dtype = options.dtype == "bfloat16" ? kBFloat16 : kFloat32;
   model.params_dtype = model.compute_dtype;
   model.embedding_init_dtype.reset();
@@ -46,8 +46,8 @@ void prepare(AllConfig& config, const OpenModelOptions& options) {
 
 void check_options(const OpenModelOptions& options, int world_size) {
   check<ValueError>(options.dtype.empty() || options.dtype == "float32" ||
-                        options.dtype == "bfloat16" || options.dtype == "q8_0",
-                    "dtype is '", options.dtype, "', expected float32, bfloat16 or q8_0");
+                        options.dtype == "bfloat16" || kernels::block_format(options.dtype),
+                    "dtype is '", options.dtype, "', expected float32, bfloat16, q8_0 or q4_0");
   check<ValueError>(options.tensor_parallel > 0 && options.pipeline_parallel > 0,
                     "tensor_parallel and pipeline_parallel must be positive, got ",
                     options.tensor_parallel, " and ", options.pipeline_parallel);
@@ -60,13 +60,15 @@ void check_options(const OpenModelOptions& options, int world_size) {
 
 // Memory for the weights that are still to be loaded, in the dtype in which they are used: what
 // takes part in products alone is rounded here once, in place of at each use.
-void make_weights(ParallelModel& model, const TransformerConfig& config, bool quantized) {
+void make_weights(ParallelModel& model,
+                  const TransformerConfig& config,
+                  std::optional<BlockFormat> blocks) {
   const MemoryKindGuard kind(MemoryKind::kParameter);
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     entry.parameter->set_requires_grad(false);
   }
-  if (quantized) {
-    quantize_base(model, {.values_come_later = true, .head = true});
+  if (blocks) {
+    quantize_base(model, {.format = *blocks, .values_come_later = true, .head = true});
   }
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     const nn::Parameter& parameter = *entry.parameter;
@@ -101,10 +103,11 @@ std::vector<int32_t> stop_ids_of(const OpenModel& opened) {
 
 }  // namespace
 
-std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config, bool quantized) {
+std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config,
+                                                std::optional<BlockFormat> blocks) {
   const DeferInitialValues deferred(DeferInitialValues::Values::kZeros);
   std::unique_ptr<GPTModel> model = get_model(config);
-  make_weights(*model, config.model_config, quantized);
+  make_weights(*model, config.model_config, blocks);
   model->eval();
   return model;
 }
@@ -138,9 +141,9 @@ OpenModel open_model(const OpenModelOptions& options, const std::shared_ptr<Proc
   if (!model_parallel_is_initialized() && world->size() > 1) {
     initialize_model_parallel(model_parallel_sizes(config.parallel_config), world);
   }
-  const bool as_trained = options.dtype.empty() && config.lora_config.use_lora &&
-                          config.lora_config.base_dtype == "q8_0";
-  opened.model = model_without_weights(config, options.dtype == "q8_0" || as_trained);
+  const bool as_trained = options.dtype.empty() && config.lora_config.use_lora;
+  opened.model = model_without_weights(
+      config, kernels::block_format(as_trained ? config.lora_config.base_dtype : options.dtype));
   load_weights(*opened.model, config.model_config, opened.folder);
   return opened;
 }
