@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "interop/architectures/gguf_scaling.h"
-#include "interop/export/gguf_model.h"
 #include "interop/export/gguf_tokenizer.h"
-#include "interop/export/gguf_writer.h"
 #include "interop/export/model_weights.h"
+#include "interop/gguf/gguf_model.h"
+#include "interop/gguf/gguf_writer.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 
 namespace tapestry {

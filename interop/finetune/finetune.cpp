@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "autograd/tensor/system_memory.h"
@@ -151,9 +152,7 @@ RecipeFacts facts_of(const FinetuneRecipe& recipe) {
       facts.positions = setting.value.as<int64_t>();
     }
   }
-  const auto has = [&](const char* name) {
-    return std::filesystem::exists(recipe.from_hf + "/" + name);
-  };
+  const auto has = [&](const char* name) { return path_exists(recipe.from_hf + "/" + name); };
   if (has("tokenizer.json") || (has("vocab.json") && has("merges.txt"))) {
     facts.tokenizer_type = "huggingface";
     facts.tokenizer_model = recipe.from_hf;

@@ -6,6 +6,7 @@
 
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
 
@@ -91,7 +92,7 @@ void SuggestedSampling::apply_to(GenerationOptions& options) const {
 SuggestedSampling read_generation_config(const std::string& folder) {
   SuggestedSampling out;
   const std::string file = folder + "/generation_config.json";
-  if (!std::filesystem::exists(file)) {
+  if (!path_exists(file)) {
     return out;
   }
   out.file = file;

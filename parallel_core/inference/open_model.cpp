@@ -4,10 +4,12 @@
 #include <filesystem>
 #include <utility>
 
+#include "autograd/io/packed_folder.h"
 #include "autograd/tape/leaf_state.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "interop/gguf/gguf_weights.h"
 #include "parallel_core/deferred_values.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/peft_plan.h"
@@ -60,13 +62,16 @@ void check_options(const OpenModelOptions& options, int world_size) {
 
 // Memory for the weights that are still to be loaded, in the dtype in which they are used: what
 // takes part in products alone is rounded here once, in place of at each use.
-void make_weights(ParallelModel& model, const TransformerConfig& config, bool quantized) {
+void make_weights(ParallelModel& model,
+                  const TransformerConfig& config,
+                  bool quantized,
+                  const std::function<bool(const nn::Parameter&)>& takes) {
   const MemoryKindGuard kind(MemoryKind::kParameter);
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     entry.parameter->set_requires_grad(false);
   }
   if (quantized) {
-    quantize_base(model, {.values_come_later = true, .head = true});
+    quantize_base(model, {.values_come_later = true, .head = true, .takes = takes});
   }
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     const nn::Parameter& parameter = *entry.parameter;
@@ -85,6 +90,32 @@ void make_weights(ParallelModel& model, const TransformerConfig& config, bool qu
   }
 }
 
+// Whether a parameter can hold what a file has of it as it lies there.
+bool stay_blocks(const GgufWeights& file, const nn::Parameter& parameter) {
+  const std::vector<nn::LogicalTensor>& parts = parameter.logical();
+  return !parts.empty() && gguf_can_hold(GgufType::kQ8_0, parameter.shape().back()) &&
+         std::all_of(parts.begin(), parts.end(), [&](const nn::LogicalTensor& logical) {
+           return file.contains(logical.name) && file.holds_blocks(logical.name) &&
+                  file.stored_type(logical.name) == GgufType::kQ8_0;
+         });
+}
+
+// The file whose matrices stay as they are; null: there is none, or a dtype was asked for. Says
+// what becomes of them.
+std::unique_ptr<const GgufWeights> blocks_of_file(OpenModel& opened,
+                                                  const OpenModelOptions& options) {
+  const std::string& path = opened.folder;
+  if (!is_packed_folder(path)) {
+    return nullptr;
+  }
+  auto file = std::make_unique<const GgufWeights>(path);
+  const bool kept = options.dtype.empty() || options.dtype == "q8_0";
+  if (std::string text = gguf_types_text(*file, kept); !text.empty()) {
+    opened.remarks.push_back(std::move(text));
+  }
+  return options.dtype.empty() ? std::move(file) : nullptr;
+}
+
 // A run's folder, or one of its checkpoints, or the folder of PEFT's.
 std::string resolve_adapter(const std::string& path) {
   return std::filesystem::exists(path + "/adapter_config.json") ? path : resolve_checkpoint(path);
@@ -101,10 +132,13 @@ std::vector<int32_t> stop_ids_of(const OpenModel& opened) {
 
 }  // namespace
 
-std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config, bool quantized) {
+std::unique_ptr<GPTModel> model_without_weights(
+    const AllConfig& config,
+    bool quantized,
+    const std::function<bool(const nn::Parameter&)>& takes) {
   const DeferInitialValues deferred(DeferInitialValues::Values::kZeros);
   std::unique_ptr<GPTModel> model = get_model(config);
-  make_weights(*model, config.model_config, quantized);
+  make_weights(*model, config.model_config, quantized, takes);
   model->eval();
   return model;
 }
@@ -140,7 +174,13 @@ OpenModel open_model(const OpenModelOptions& options, const std::shared_ptr<Proc
   }
   const bool as_trained = options.dtype.empty() && config.lora_config.use_lora &&
                           config.lora_config.base_dtype == "q8_0";
-  opened.model = model_without_weights(config, options.dtype == "q8_0" || as_trained);
+  if (const auto blocks = blocks_of_file(opened, options); blocks != nullptr) {
+    opened.model = model_without_weights(config, true, [&](const nn::Parameter& parameter) {
+      return stay_blocks(*blocks, parameter);
+    });
+  } else {
+    opened.model = model_without_weights(config, options.dtype == "q8_0" || as_trained);
+  }
   load_weights(*opened.model, config.model_config, opened.folder);
   return opened;
 }

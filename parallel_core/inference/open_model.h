@@ -1,6 +1,7 @@
 // Models from disk, for use without training.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,11 +14,13 @@
 namespace tapestry {
 
 struct OpenModelOptions {
-  /// A checkpoint, a folder of checkpoints or a run's folder (its latest), or a Hugging Face model.
+  /// A checkpoint, a folder of checkpoints or a run's folder (its latest), a Hugging Face model, or
+  /// a GGUF file.
   std::string checkpoint;
   std::string adapter;  ///< a PEFT folder, or a checkpoint of a LoRA run; empty: none
   /// float32 | bfloat16 | q8_0 (matrices in blocks of 8 bits; the rest, and all that is computed,
-  /// is float32). Empty: what the run that made a checkpoint computed in, float32 for others.
+  /// is float32). Empty: what the run that made a checkpoint computed in, float32 for others, where
+  /// matrices that a GGUF file has in Q8_0 stay as they are.
   std::string dtype;
   int64_t tensor_parallel = 1;
   int64_t pipeline_parallel = 1;
@@ -37,7 +40,11 @@ struct OpenModel {
 /// The calling rank's part of the model of a configuration, for inference: in evaluation mode, with
 /// weights that want no gradients, have the dtype that products take, and are still to be filled.
 /// `quantized`: matrices that take part in products alone are blocks of Q8_0.
-std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config, bool quantized = false);
+/// `takes`: of these those alone, as quantize_base().
+std::unique_ptr<GPTModel> model_without_weights(
+    const AllConfig& config,
+    bool quantized = false,
+    const std::function<bool(const nn::Parameter&)>& takes = {});
 
 /// Opens a model for inference: the calling rank's part of it in a layout of tensor_parallel times
 /// pipeline_parallel ranks, whatever layout it was trained in, in evaluation mode. Parameters want

@@ -30,17 +30,22 @@ void quantize_weight(nn::Parameter& weight, const std::string& name, bool values
 void quantize_base(nn::Module& model, const QuantizeBaseOptions& options) {
   const NoGradGuard guard;
   const MemoryKindGuard kind(MemoryKind::kParameter);
+  const auto quantize = [&](nn::Parameter& weight, const std::string& name) {
+    if (!options.takes || options.takes(weight)) {
+      quantize_weight(weight, name, options.values_come_later);
+    }
+  };
   for (const nn::Module::NamedModule& entry : model.named_modules()) {
     const std::string name = entry.name + ".weight";
     if (const auto* column = dynamic_cast<const ColumnParallelLinear*>(entry.module)) {
-      quantize_weight(column->weight(), name, options.values_come_later);
+      quantize(column->weight(), name);
     } else if (const auto* row = dynamic_cast<const RowParallelLinear*>(entry.module)) {
-      quantize_weight(row->weight(), name, options.values_come_later);
+      quantize(row->weight(), name);
     }
   }
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     if (options.head && entry.parameter->flags().head) {
-      quantize_weight(*entry.parameter, entry.name, options.values_come_later);
+      quantize(*entry.parameter, entry.name);
     }
   }
 }

@@ -1,6 +1,8 @@
 // The matrices of a frozen model as blocks of 8 bits.
 #pragma once
 
+#include <functional>
+
 #include "nn/module.h"
 
 namespace tapestry {
@@ -8,6 +10,8 @@ namespace tapestry {
 struct QuantizeBaseOptions {
   bool values_come_later = false;  ///< read from files: what the parameters hold is not looked at
   bool head = false;  ///< also the output matrix, which a fused loss cannot take; not a tied table
+  /// Of these matrices those that it takes alone; empty: all.
+  std::function<bool(const nn::Parameter&)> takes = {};
 };
 
 /// Gives the weights of the model's ColumnParallelLinear and RowParallelLinear that want no

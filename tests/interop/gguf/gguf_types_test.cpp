@@ -1,4 +1,4 @@
-#include "interop/export/gguf_types.h"
+#include "interop/gguf/gguf_types.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/shape.h"
-#include "interop/export/gguf_types.h"
+#include "interop/gguf/gguf_types.h"
 
 namespace tapestry {
 
