@@ -103,7 +103,9 @@ void take_attention_factor(const Value& value, AllConfig& config) {
   RotaryConfig& rotary = config.model_config.rotary_config;
   const double written = value.is<double>() ? value.as<double>() : 1;
   if (is_scaled_as(config, "yarn") && !value.is_null()) {
-    rotary.attention_factor = written * usual_growth(config);
+    const double factor = written * usual_growth(config);
+    const double round = std::round(factor * 1e6) / 1e6;  // as it stood in a file
+    rotary.attention_factor = std::abs(factor - round) < 1e-6 ? round : factor;
   } else if (is_scaled_as(config, "longrope")) {
     rotary.attention_factor.reset();
     if (std::abs(rotary_factor(rotary) / written - 1) > 1e-6) {

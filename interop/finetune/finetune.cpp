@@ -17,6 +17,7 @@
 #include "interop/export/resized_folder.h"
 #include "interop/finetune/memory_remedies.h"
 #include "interop/finetune/tuned_model.h"
+#include "interop/gguf/gguf_weights.h"
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
@@ -168,6 +169,9 @@ RecipeFacts facts_of(const FinetuneRecipe& recipe) {
         facts.tokenizer_type = word.substr(kType.size());
       }
     }
+  }
+  if (is_packed_folder(recipe.from_hf)) {
+    facts.base_in_blocks = !recipe.full && base_is_q8_0(GgufWeights(recipe.from_hf));
   }
   const int64_t most =
       facts.positions > 0 ? std::min(facts.positions, kMostSeqLength) : kMostSeqLength;

@@ -43,7 +43,7 @@ std::vector<MemoryRemedy> memory_remedies(const FinetuneRecipe& recipe, const Re
     FinetuneRecipe adapter = recipe;
     adapter.full = false;
     consider(concat("--lora_rank ", recipe.lora_rank, " in place of --full"), adapter, facts);
-  } else if (!recipe.int8_base) {
+  } else if (!recipe.int8_base && !facts.base_in_blocks) {
     FinetuneRecipe blocks = recipe;
     blocks.int8_base = true;
     consider("--int8", blocks, facts);

@@ -180,8 +180,10 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
           "target_cells",
           concat("[{target_cells: ", list_text(recipe.lora_targets, config::string_text), "}]"));
     }
-    if (recipe.int8_base) {
-      yaml.key("base_dtype", "q8_0", "frozen matrices in blocks of 8 bits");
+    if (recipe.int8_base || facts.base_in_blocks) {
+      yaml.key("base_dtype", "q8_0",
+               facts.base_in_blocks ? "frozen matrices in blocks of 8 bits, as the file has them"
+                                    : "frozen matrices in blocks of 8 bits");
     }
   }
 

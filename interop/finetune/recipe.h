@@ -40,6 +40,7 @@ struct FinetuneRecipe {
 struct RecipeFacts {
   int64_t positions = 0;                ///< of the model: its longest row
   DType stored = kFloat32;              ///< of the model's weights on disk
+  bool base_in_blocks = false;          ///< a GGUF file whose matrices are blocks of Q8_0
   std::string tokenizer_type = "byte";  ///< of the model's folder, as dataset_config has it; empty:
                                         ///< it has none
   std::string tokenizer_model;          ///< its file; empty for bytes

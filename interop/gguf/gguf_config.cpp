@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numbers>
 #include <optional>
 #include <set>
@@ -204,9 +205,30 @@ class FamilyReader {
     return {};
   }
 
+  // A list that says the same of each layer says it of all.
   Value given(const GgufKey& key) const {
-    const Value value = value_in(file_, key.whole ? std::string(key.key) : full(key.key));
+    Value value = value_in(file_, key.whole ? std::string(key.key) : full(key.key));
+    const auto* list = std::get_if<Value::List>(&value.data);
+    const bool by_layer = list != nullptr && (key.key == "attention.head_count" ||
+                                              key.key == "attention.head_count_kv" ||
+                                              key.key == "feed_forward_length");
+    if (by_layer && !list->empty() &&
+        std::all_of(list->begin(), list->end(),
+                    [&](const Value& one) { return one == list->front(); })) {
+      return Value(list->front());
+    }
     return value.is_null() ? left_out(key.key) : value;
+  }
+
+  Value size_at(const char* key) const {
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+    const Value value = given({.key = key});
+    const bool fits =
+        value.is<int64_t>() && value.as<int64_t>() >= 1 && value.as<int64_t>() <= kMost;
+    check<ValueError>(fits, file_.path(), ": ", full(key), ": is ",
+                      value.is_null() ? "missing" : to_yaml(value),
+                      ", expected an integer from 1 to ", kMost);
+    return value;
   }
 
   // A config.json of the family with what all of them say of sizes, under the names that they say
@@ -216,7 +238,7 @@ class FamilyReader {
     json["model_type"] = family_.model_type;
     json["new_decoder_architecture"] = true;  // of Falcon
     const auto say = [&](const char* key, std::initializer_list<const char*> members) {
-      const Value value = given({.key = key});
+      const Value value = size_at(key);
       for (const char* member : members) {
         json[member] = architectures::json_of(value);
       }
@@ -231,12 +253,23 @@ class FamilyReader {
     say(latent ? "attention.head_count" : "attention.head_count_kv",
         {"num_key_value_heads", "num_kv_heads"});
     if (!latent) {
+      const bool divides =
+          file_.count(full("embedding_length")) % size_at("attention.head_count").as<int64_t>() ==
+          0;
+      check<ValueError>(divides || file_.has(full("attention.key_length")), file_.path(), ": ",
+                        full("attention.head_count"), ": does not divide ",
+                        full("embedding_length"), ", and there is no ",
+                        full("attention.key_length"));
       say("attention.key_length", {"head_dim"});
     }
     if (const std::string key = full("leading_dense_block_count"); file_.has(key)) {
       json["first_k_dense_replace"] = architectures::json_of(value_in(file_, key));
     }
-    const Value window = given({.key = "attention.sliding_window"});
+    const bool has_windows =
+        std::any_of(tables_.keys.begin(), tables_.keys.end(),
+                    [](const GgufKey& key) { return key.key == "attention.sliding_window"; });
+    const Value window =
+        has_windows ? given({.key = "attention.sliding_window"}) : Value(int64_t{0});
     json["sliding_window"] =
         window == Value(int64_t{0}) ? hf::Json() : architectures::json_of(window);
     apply(json.dump());
@@ -323,6 +356,10 @@ class FamilyReader {
     c.mlp_has_bias = has_bias("feed_forward.w_down.") || stacked_bias;
     if (const std::string name = in_file("attention.q_norm."); !name.empty()) {
       c.qk_layernorm = has_in_layers(name + "weight");
+    }
+    MoEConfig& moe = all_.moe_config;
+    if (moe.moe_router_score_function == "softmax" && moe.norm_topk_prob) {
+      moe.moe_router_pre_softmax = !*moe.norm_topk_prob;  // two words for one thing
     }
     take_divisors();
     take_longrope();
@@ -464,8 +501,7 @@ class FamilyReader {
       const Value theirs = value_in(file_, key);
       const size_t dot = tables_.architecture.size() + 1;
       const bool own = key.starts_with(full(""));
-      const Value meant =
-          theirs.is_null() && own ? left_out(std::string_view(key).substr(dot)) : theirs;
+      const Value meant = own ? given({.key = std::string_view(key).substr(dot)}) : theirs;
       if (agrees(ours, meant) || (ours.is_null() && is_nothing(key, theirs))) {
         continue;
       }

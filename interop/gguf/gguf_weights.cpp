@@ -6,6 +6,7 @@
 
 #include "autograd/tensor/error.h"
 #include "interop/gguf/gguf_texts.h"
+#include "parallel_core/config/model_matrices.h"
 
 namespace tapestry {
 namespace {
@@ -24,7 +25,9 @@ int64_t columns_of(const Shape& shape) {
 }  // namespace
 
 GgufWeights::GgufWeights(const std::string& path) : file_(path) {
-  model_ = read_gguf_config(file_, gguf_token_ids(file_)).model;
+  GgufReading reading = read_gguf_config(file_, gguf_token_ids(file_));
+  config_ = std::move(reading.config);
+  model_ = std::move(reading.model);
   for (const GgufTensor& tensor : model_.tensors) {
     const GgufType type = file_.find(tensor.name)->type;
     int64_t begin = 0;
@@ -255,6 +258,22 @@ void GgufWeights::read_blocks(const std::string& name,
 
 const GgufWeights* as_gguf(const TensorSource& source) {
   return dynamic_cast<const GgufWeights*>(&source);
+}
+
+bool base_is_q8_0(const GgufWeights& weights) {
+  bool any = false;
+  for (const ModelMatrix& matrix : model_matrices(weights.config())) {
+    const std::string name = matrix.name + ".weight";
+    if (!matrix.quantizable) {
+      continue;
+    }
+    if (!weights.contains(name) || !weights.holds_blocks(name) ||
+        weights.stored_type(name) != GgufType::kQ8_0) {
+      return false;
+    }
+    any = true;
+  }
+  return any;
 }
 
 std::string gguf_types_text(const GgufWeights& weights, bool kept) {

@@ -26,6 +26,7 @@ class GgufWeights final : public TensorSource {
 
   const GgufFile& file() const { return file_; }
   const GgufModel& model() const { return model_; }
+  const TransformerConfig& config() const { return config_; }
 
   std::vector<std::string> names() const override;
   bool contains(const std::string& name) const override { return places_.contains(name); }
@@ -69,12 +70,17 @@ class GgufWeights final : public TensorSource {
   void read_heads(const Place& place, int64_t first, int64_t count, float* out) const;
 
   GgufFile file_;
+  TransformerConfig config_;
   GgufModel model_;
   std::map<std::string, Place> places_;
 };
 
 /// A file that was opened as weights, if it is one of GGUF; nullptr for all others.
 const GgufWeights* as_gguf(const TensorSource& source);
+
+/// Whether a file has all matrices that lora_config.base_dtype: q8_0 keeps in blocks, and has them
+/// in blocks of Q8_0, so that they stay what they are.
+bool base_is_q8_0(const GgufWeights& weights);
 
 /// How many matrices of a file have each quantised type, and what becomes of them, for the log:
 /// "DIR/m.gguf: 14 matrices of Q4_K are widened". Empty where none has one. `kept`: those of Q8_0

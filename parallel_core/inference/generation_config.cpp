@@ -96,7 +96,9 @@ SuggestedSampling read_generation_config(const std::string& folder) {
     return out;
   }
   out.file = file;
-  const json object = read_strict_json(InputFile(file), "", kMostBytes);
+  // What is made of a GGUF file is ours, and no file of its own.
+  const json object = is_packed_folder(folder) ? json::parse(read_file(file))
+                                               : read_strict_json(InputFile(file), "", kMostBytes);
   check<IoError>(object.is_object(), file, ": is no JSON object");
   out.do_sample = value_of<bool>(object, "do_sample", file);
   out.temperature = value_of<double>(object, "temperature", file);

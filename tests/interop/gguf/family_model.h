@@ -52,6 +52,9 @@ inline nlohmann::json config_for_gguf(const std::string& name) {
   if (name == "ernie4_5") {
     config["use_bias"] = false;
   }
+  if (name == "phi3_longrope") {  // numbers that a float32 tells from their neighbours
+    config["rope_parameters"]["long_factor"] = {1.5, 1.9, 2.3, 2.7, 3.1, 3.5, 3.9, 4.3};
+  }
   if (name == "olmoe") {
     config["num_key_value_heads"] = config.at("num_attention_heads");
     config["clip_qkv"] = nullptr;

@@ -33,13 +33,11 @@ std::vector<std::string> families_with_gguf() {
 
 // What config.json says of the model, but for what only training knows: lines.
 std::set<std::string> said_by(const std::string& path) {
-  static const std::set<std::string> kOfTraining = {"init_method_std",
-                                                    "attention_dropout",
-                                                    "hidden_dropout",
-                                                    "moe_aux_loss_coeff",
-                                                    "moe_router_load_balancing_type",
-                                                    "aux_loss_types",
-                                                    "aux_loss_factors"};
+  static const std::set<std::string> kOfTraining = {
+      "init_method_std", "attention_dropout", "hidden_dropout", "moe_aux_loss_coeff",
+      "moe_router_load_balancing_type", "aux_loss_types", "aux_loss_factors",
+      // Two ways to say the factor of cosines and sines, which the logits tell.
+      "rotary_config.mscale", "rotary_config.mscale_all_dim", "rotary_config.attention_factor"};
   std::set<std::string> out;
   for (const HfSetting& setting : read_hf_config(path).settings) {
     if (!kOfTraining.contains(setting.key)) {

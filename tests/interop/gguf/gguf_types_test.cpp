@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "autograd/kernels/machine/dtype.h"
@@ -89,6 +91,110 @@ TEST(GgufTypes, TheFirstValueThatDoesNotFitIsTold) {
     EXPECT_EQ(encode_gguf(GgufType::kQ8_0, x, out.data()), 1500U / 32 * 32);
     EXPECT_EQ(encode_gguf(GgufType::kF32, x, out.data()), std::nullopt);
   }
+}
+
+std::vector<float> decoded(GgufType type, const std::vector<uint8_t>& bytes, size_t count) {
+  std::vector<float> out(count);
+  decode_gguf(type, std::as_bytes(std::span<const uint8_t>(bytes)), out);
+  return out;
+}
+
+void put_half(std::vector<uint8_t>& bytes, float value) {
+  const Float16 half(value);
+  bytes.push_back(static_cast<uint8_t>(half.bits & 255U));
+  bytes.push_back(static_cast<uint8_t>(half.bits >> 8U));
+}
+
+TEST(GgufTypes, BlocksOf8BitsAreScaleTimesInteger) {
+  std::vector<uint8_t> bytes;
+  put_half(bytes, 0.25F);
+  std::vector<float> expected;
+  for (int i = 0; i < 32; ++i) {
+    const int q = i == 0 ? -128 : i * 8 - 124;
+    bytes.push_back(static_cast<uint8_t>(q));
+    expected.push_back(0.25F * static_cast<float>(q));
+  }
+  EXPECT_EQ(decoded(GgufType::kQ8_0, bytes, 32), expected);
+}
+
+TEST(GgufTypes, BlocksOf4BitsHaveTheFirst16InTheLowHalves) {
+  std::vector<uint8_t> bytes;
+  put_half(bytes, 0.5F);
+  std::vector<float> expected(32);
+  for (int i = 0; i < 16; ++i) {
+    bytes.push_back(static_cast<uint8_t>(i | (15 - i) << 4));
+    expected[static_cast<size_t>(i)] = 0.5F * static_cast<float>(i - 8);
+    expected[static_cast<size_t>(16 + i)] = 0.5F * static_cast<float>(7 - i);
+  }
+  EXPECT_EQ(decoded(GgufType::kQ4_0, bytes, 32), expected);
+}
+
+TEST(GgufTypes, SuperBlocksOf4BitsHaveScalesAndMinimaOf6) {
+  const std::vector<int> s = {1, 2, 3, 63, 17, 33, 62, 5};
+  const std::vector<int> m = {0, 1, 2, 63, 16, 32, 48, 7};
+  std::vector<uint8_t> bytes;
+  put_half(bytes, 1.0F);
+  put_half(bytes, 0.5F);
+  for (size_t j = 0; j < 4; ++j) {
+    bytes.push_back(static_cast<uint8_t>(s[j] | s[j + 4] >> 4 << 6));
+  }
+  for (size_t j = 0; j < 4; ++j) {
+    bytes.push_back(static_cast<uint8_t>(m[j] | m[j + 4] >> 4 << 6));
+  }
+  for (size_t j = 4; j < 8; ++j) {
+    bytes.push_back(static_cast<uint8_t>((s[j] & 15) | (m[j] & 15) << 4));
+  }
+  const auto q = [](int i) { return i * 7 % 16; };
+  for (int part = 0; part < 256; part += 64) {
+    for (int i = part; i < part + 32; ++i) {
+      bytes.push_back(static_cast<uint8_t>(q(i) | q(i + 32) << 4));
+    }
+  }
+  std::vector<float> expected;
+  for (int i = 0; i < 256; ++i) {
+    const auto j = static_cast<size_t>(i / 32);
+    expected.push_back(static_cast<float>(s[j] * q(i)) - 0.5F * static_cast<float>(m[j]));
+  }
+  EXPECT_EQ(decoded(GgufType::kQ4_K, bytes, 256), expected);
+}
+
+TEST(GgufTypes, SuperBlocksOf6BitsHaveTheHighBitsApart) {
+  const auto q = [](int i) { return (i * 5 + i / 64) % 64; };
+  std::vector<uint8_t> low;
+  std::vector<uint8_t> high;
+  for (int half = 0; half < 256; half += 128) {
+    for (int i = half; i < half + 64; ++i) {
+      low.push_back(static_cast<uint8_t>((q(i) & 15) | (q(i + 64) & 15) << 4));
+    }
+    for (int i = half; i < half + 32; ++i) {
+      high.push_back(static_cast<uint8_t>(q(i) >> 4 | q(i + 32) >> 4 << 2 | q(i + 64) >> 4 << 4 |
+                                          q(i + 96) >> 4 << 6));
+    }
+  }
+  std::vector<uint8_t> bytes = low;
+  bytes.insert(bytes.end(), high.begin(), high.end());
+  for (int k = 0; k < 16; ++k) {
+    bytes.push_back(static_cast<uint8_t>(k * 17 - 128));
+  }
+  put_half(bytes, 0.125F);
+  std::vector<float> expected;
+  for (int i = 0; i < 256; ++i) {
+    expected.push_back(0.125F * static_cast<float>(i / 16 * 17 - 128) *
+                       static_cast<float>(q(i) - 32));
+  }
+  EXPECT_EQ(decoded(GgufType::kQ6_K, bytes, 256), expected);
+}
+
+TEST(GgufTypes, WhatIsReadAloneIsNotWritten) {
+  EXPECT_THROW(gguf_type("Q4_K"), ValueError);
+  EXPECT_THROW(gguf_file_type(GgufType::kQ6_K), RuntimeError);
+  std::vector<std::byte> out(32);
+  EXPECT_THROW(encode_gguf(GgufType::kQ4_0, std::vector<float>(32), out.data()), RuntimeError);
+  EXPECT_THROW(decoded(GgufType::kQ4_0, std::vector<uint8_t>(17), 32), RuntimeError);
+  EXPECT_EQ(gguf_type_of(14), GgufType::kQ6_K);
+  EXPECT_EQ(gguf_type_of(13), std::nullopt);
+  EXPECT_EQ(shown_gguf_type(13), "Q5_K (13)");
+  EXPECT_EQ(shown_gguf_type(777), "777");
 }
 
 }  // namespace
