@@ -266,7 +266,12 @@ class TokenizerOfFile {
     add_bos_ = flag_at(file_, "add_bos_token", true);
     check_pieces();
     WireWriter model;
-    for (size_t id = 0; id < tokens_.size(); ++id) {
+    // Rows behind the last token have none.
+    size_t used = tokens_.size();
+    while (used > 0 && types_[used - 1] == kGgufUnused) {
+      --used;
+    }
+    for (size_t id = 0; id < used; ++id) {
       WireWriter piece;
       piece.text(1, tokens_[id]);
       piece.number(2, static_cast<float>(scores[id]));
@@ -276,7 +281,7 @@ class TokenizerOfFile {
     constexpr uint64_t kBpe = 2;
     WireWriter trainer;
     trainer.varint(3, kBpe);
-    trainer.varint(4, tokens_.size());
+    trainer.varint(4, used);
     trainer.varint(35, 1);  // byte_fallback
     // By their texts SentencePiece finds them.
     constexpr std::array<std::pair<uint32_t, const char*>, 3> kNamed = {
