@@ -120,7 +120,7 @@ void fill_slice(
     const int64_t count = std::min(run - inside, end - done);
     const auto number = static_cast<uint64_t>(first);
     float* const y = out + (done - begin);
-    if (!fill_logarithms(init, key, key.offset + number, number, count, y)) {
+    if (!fill_logarithms(part.init, key, key.offset + number, number, count, y)) {
       fill(distribution, key, key.offset + number, count, y);
     }
     done += count;

@@ -38,7 +38,7 @@ po::options_description options_of_program() {
   const auto number = [] { return po::value<int64_t>()->value_name("N"); };
   options.add_options()  //
       ("checkpoint", text("DIR"),
-       "a checkpoint, a run's folder (its latest is taken) or a Hugging Face model")  //
+       "a checkpoint, a run's folder (its latest is taken), a Hugging Face model or a GGUF file")  //
       ("adapter", text("DIR"), "a PEFT folder, or a checkpoint of a LoRA run")        //
       ("text", texts("FILE"), "perplexity of this text; may be given several times")  //
       ("choices", texts("FILE"),

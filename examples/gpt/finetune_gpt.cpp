@@ -41,7 +41,7 @@ po::options_description describe_options() {
   const auto real = [&](const char* name, const char* value, const char* doc) {
     options.add_options()(name, po::value<double>()->value_name(value), doc);
   };
-  text("from_hf", "DIR", "folder of the Hugging Face model");
+  text("from_hf", "DIR", "folder of the Hugging Face model, or a GGUF file");
   texts("data", "FILE",
         "examples, a JSON object a line: files, folders, patterns; or weights and files in turn");
   options.add_options()("skip_bad_lines", "leave out lines that cannot be read, and list them");

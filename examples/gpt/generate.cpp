@@ -53,7 +53,7 @@ po::options_description options_of_program() {
   };
   options.add_options()  //
       ("checkpoint", text("DIR"),
-       "a checkpoint, a run's folder (its latest is taken) or a Hugging Face model")           //
+       "a checkpoint, a run's folder (its latest is taken), a Hugging Face model or a GGUF file")  //
       ("adapter", text("DIR"), "beside its weights: a PEFT folder, or a run that tuned them")  //
       ("prompt", texts("TEXT"), "text to continue; may be given several times")                //
       ("prompts", text("FILE"), "one in each line, as JSON; so are the answers")               //

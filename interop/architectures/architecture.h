@@ -97,6 +97,8 @@ class Rule {
   virtual void write(const AllConfig& /*config*/, hf::Json& /*json*/) const {}
   /// What of the configuration a model of the family cannot have.
   virtual void object(const AllConfig& /*config*/, std::vector<Objection>& /*out*/) const {}
+  /// Gives a configuration what it says of a key, where it is a limit that leaves one value.
+  virtual void settle(AllConfig& /*config*/) const {}
   /// Keys that it decides. Those of a model's form that no rule of a family decides have their
   /// defaults in all its models (completed()).
   virtual std::vector<std::string> keys() const { return {}; }
@@ -105,11 +107,14 @@ class Rule {
 using Rules = std::vector<std::shared_ptr<const Rule>>;
 
 /// A key of a GGUF file, behind "ARCHITECTURE.", and the key of model_config or moe_config that it
-/// is, or what is made of the configuration. It is left out where the value is null.
+/// is, or what is made of the configuration, and, where the value says something that no other key
+/// does, how that goes back. It is left out where the value is null, and `back` is given null where
+/// a file leaves it out. Keys are taken back in their order.
 struct GgufKey {
   std::string_view key;
   std::string_view ours = {};
   config::Value (*made)(const AllConfig& config) = nullptr;
+  void (*back)(const config::Value& value, AllConfig& config) = nullptr;
   bool whole = false;  ///< the key stands as it is, without the architecture
 };
 

@@ -20,6 +20,9 @@ using config::Value;
 Value value_of(const AllConfig& config, const std::string& key);
 /// The same as JSON.
 hf::Json json_of(const Value& value);
+/// Gives a key a value; an integer also to a key that wants a number. ValueError, naming the key,
+/// for a value of another type or one that the key does not allow.
+void set_value(AllConfig& config, const std::string& key, const Value& value);
 /// Objects unless the key has the value. `advice` is "use VALUE" unless it is given.
 void object_unless(const AllConfig& config,
                    const std::string& key,

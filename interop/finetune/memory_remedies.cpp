@@ -43,7 +43,7 @@ std::vector<MemoryRemedy> memory_remedies(const FinetuneRecipe& recipe, const Re
     FinetuneRecipe adapter = recipe;
     adapter.full = false;
     consider(concat("--lora_rank ", recipe.lora_rank, " in place of --full"), adapter, facts);
-  } else {
+  } else if (!facts.base_blocks) {
     FinetuneRecipe blocks = recipe;
     for (const BlockFormat format : kernels::kBlockFormats) {
       if (recipe.blocks != format) {

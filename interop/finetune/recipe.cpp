@@ -181,10 +181,11 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
           "target_cells",
           concat("[{target_cells: ", list_text(recipe.lora_targets, config::string_text), "}]"));
     }
-    if (recipe.blocks) {
-      yaml.key("base_dtype", std::string(name_of(*recipe.blocks)),
-               concat("frozen matrices in blocks of ", *recipe.blocks == BlockFormat::kQ8_0 ? 8 : 4,
-                      " bits a number"));
+    if (const auto blocks = recipe.blocks ? recipe.blocks : facts.base_blocks) {
+      yaml.key(
+          "base_dtype", std::string(name_of(*blocks)),
+          concat("frozen matrices in blocks of ", *blocks == BlockFormat::kQ8_0 ? 8 : 4,
+                 " bits a number", facts.base_blocks == blocks ? ", as the file has them" : ""));
     }
   }
 

@@ -39,8 +39,10 @@ struct FinetuneRecipe {
 
 /// What the recipe's configuration depends on besides.
 struct RecipeFacts {
-  int64_t positions = 0;                ///< of the model: its longest row
-  DType stored = kFloat32;              ///< of the model's weights on disk
+  int64_t positions = 0;    ///< of the model: its longest row
+  DType stored = kFloat32;  ///< of the model's weights on disk
+  /// That of a GGUF file which has all frozen matrices in it.
+  std::optional<BlockFormat> base_blocks = {};
   std::string tokenizer_type = "byte";  ///< of the model's folder, as dataset_config has it; empty:
                                         ///< it has none
   std::string tokenizer_model;          ///< its file; empty for bytes

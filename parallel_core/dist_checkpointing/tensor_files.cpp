@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "autograd/io/mindspore_ckpt.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/io/safetensors_directory.h"
 #include "autograd/tensor/error.h"
+#include "interop/gguf/gguf_weights.h"
 #include "parallel_core/dist_checkpointing/mended_convolutions.h"
 #include "parallel_core/dist_checkpointing/text_part.h"
 
@@ -78,6 +80,9 @@ std::unique_ptr<TensorSource> open_weights(const std::string& path) {
   if (!fs::is_directory(path, ignored)) {
     if (path.ends_with(kCkpt)) {
       return std::make_unique<MindsporeCkptReader>(path);
+    }
+    if (is_packed_folder(path)) {
+      return std::make_unique<GgufWeights>(path);
     }
     return mended_convolutions(text_part(std::make_unique<SafetensorsDirectory>(path)));
   }

@@ -4,10 +4,12 @@
 #include <filesystem>
 #include <utility>
 
+#include "autograd/io/packed_folder.h"
 #include "autograd/tape/leaf_state.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "interop/gguf/gguf_weights.h"
 #include "parallel_core/deferred_values.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/peft_plan.h"
@@ -62,13 +64,13 @@ void check_options(const OpenModelOptions& options, int world_size) {
 // takes part in products alone is rounded here once, in place of at each use.
 void make_weights(ParallelModel& model,
                   const TransformerConfig& config,
-                  std::optional<BlockFormat> blocks) {
+                  const BlocksOf& blocks_of) {
   const MemoryKindGuard kind(MemoryKind::kParameter);
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     entry.parameter->set_requires_grad(false);
   }
-  if (blocks) {
-    quantize_base(model, {.format = *blocks, .values_come_later = true, .head = true});
+  if (blocks_of) {
+    quantize_base(model, {.format_of = blocks_of, .values_come_later = true, .head = true});
   }
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     const nn::Parameter& parameter = *entry.parameter;
@@ -85,6 +87,37 @@ void make_weights(ParallelModel& model,
                                                         : kFloat32;
     set_data(parameter, empty(parameter.shape(), dtype));
   }
+}
+
+// The format in which a parameter can hold what a file has of it as it lies there, if there is one.
+std::optional<BlockFormat> blocks_in_file(const GgufWeights& file, const nn::Parameter& parameter) {
+  const std::vector<nn::LogicalTensor>& parts = parameter.logical();
+  if (parts.empty() || parameter.shape().back() % kernels::kBlockNumbers != 0) {
+    return std::nullopt;
+  }
+  const auto format = file.block_format(parts.front().name);
+  const bool is_one = std::all_of(parts.begin(), parts.end(), [&](const auto& logical) {
+    return file.block_format(logical.name) == format;
+  });
+  return is_one ? format : std::nullopt;
+}
+
+// The file whose matrices stay as they are; null: there is none, or a dtype was asked for. Says
+// what becomes of them.
+std::unique_ptr<const GgufWeights> blocks_of_file(OpenModel& opened,
+                                                  const OpenModelOptions& options) {
+  const std::string& path = opened.folder;
+  if (!is_packed_folder(path)) {
+    return nullptr;
+  }
+  auto file = std::make_unique<const GgufWeights>(path);
+  const auto kept = [&](BlockFormat format) {
+    return options.dtype.empty() || options.dtype == name_of(format);
+  };
+  if (std::string text = gguf_types_text(*file, kept); !text.empty()) {
+    opened.remarks.push_back(std::move(text));
+  }
+  return options.dtype.empty() ? std::move(file) : nullptr;
 }
 
 // A run's folder, or one of its checkpoints, or the folder of PEFT's.
@@ -104,10 +137,10 @@ std::vector<int32_t> stop_ids_of(const OpenModel& opened) {
 }  // namespace
 
 std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config,
-                                                std::optional<BlockFormat> blocks) {
+                                                const BlocksOf& blocks_of) {
   const DeferInitialValues deferred(DeferInitialValues::Values::kZeros);
   std::unique_ptr<GPTModel> model = get_model(config);
-  make_weights(*model, config.model_config, blocks);
+  make_weights(*model, config.model_config, blocks_of);
   model->eval();
   return model;
 }
@@ -142,8 +175,15 @@ OpenModel open_model(const OpenModelOptions& options, const std::shared_ptr<Proc
     initialize_model_parallel(model_parallel_sizes(config.parallel_config), world);
   }
   const bool as_trained = options.dtype.empty() && config.lora_config.use_lora;
-  opened.model = model_without_weights(
-      config, kernels::block_format(as_trained ? config.lora_config.base_dtype : options.dtype));
+  const auto blocks =
+      kernels::block_format(as_trained ? config.lora_config.base_dtype : options.dtype);
+  if (const auto file = blocks_of_file(opened, options); file != nullptr) {
+    opened.model = model_without_weights(
+        config, [&](const nn::Parameter& parameter) { return blocks_in_file(*file, parameter); });
+  } else {
+    opened.model = model_without_weights(
+        config, blocks ? BlocksOf([&](const nn::Parameter&) { return blocks; }) : BlocksOf());
+  }
   load_weights(*opened.model, config.model_config, opened.folder);
   return opened;
 }

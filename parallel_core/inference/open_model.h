@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,12 +14,13 @@
 namespace tapestry {
 
 struct OpenModelOptions {
-  /// A checkpoint, a folder of checkpoints or a run's folder (its latest), or a Hugging Face model.
+  /// A checkpoint, a folder of checkpoints or a run's folder (its latest), a Hugging Face model, or
+  /// a GGUF file.
   std::string checkpoint;
   std::string adapter;  ///< a PEFT folder, or a checkpoint of a LoRA run; empty: none
   /// float32 | bfloat16 | q8_0 | q4_0 (matrices in blocks of 8 or 4 bits a number; the rest, and
   /// all that is computed, is float32). Empty: what the run that made a checkpoint computed in,
-  /// float32 for others.
+  /// float32 for others, where matrices that a GGUF file has in such blocks stay as they are.
   std::string dtype;
   int64_t tensor_parallel = 1;
   int64_t pipeline_parallel = 1;
@@ -39,9 +39,10 @@ struct OpenModel {
 
 /// The calling rank's part of the model of a configuration, for inference: in evaluation mode, with
 /// weights that want no gradients, have the dtype that products take, and are still to be filled.
-/// `blocks`: the format of matrices that take part in products alone.
+/// `blocks_of`: the format of a matrix that takes part in products alone, or none; empty: none has
+/// one.
 std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config,
-                                                std::optional<BlockFormat> blocks = std::nullopt);
+                                                const BlocksOf& blocks_of = {});
 
 /// Opens a model for inference: the calling rank's part of it in a layout of tensor_parallel times
 /// pipeline_parallel ranks, whatever layout it was trained in, in evaluation mode. Parameters want

@@ -6,7 +6,7 @@
 #include "autograd/ops/transformer/rope.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/context_parallel/context_parallel_layout.h"
-#include "parallel_core/transformer/rotary_frequencies.h"
+#include "parallel_core/rotary_frequencies.h"
 
 namespace tapestry {
 

@@ -1,4 +1,4 @@
-#include "interop/export/gguf_pre.h"
+#include "interop/gguf/gguf_pre.h"
 
 #include <algorithm>
 
@@ -239,6 +239,50 @@ GgufPre gguf_pre(const Json& tokenizer, const std::string& file) {
                                  digits, ", numbers get other ids there"));
   }
   return pre;
+}
+
+namespace {
+
+// The component that a signature is of.
+Json component_of(const std::string& signature) {
+  constexpr std::string_view kSplit = "Split ";
+  if (signature.starts_with(kSplit)) {
+    return {{"type", "Split"},
+            {"pattern", {{"Regex", signature.substr(kSplit.size())}}},
+            {"behavior", "Isolated"},
+            {"invert", false}};
+  }
+  if (signature.starts_with("Digits")) {
+    return {{"type", "Digits"}, {"individual_digits", signature.ends_with(" individual")}};
+  }
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", signature.ends_with(" regex")}};
+}
+
+}  // namespace
+
+GgufSplitting gguf_splitting(const std::string& name, const std::string& file) {
+  std::string names;
+  for (const KnownPre& known : known_pres()) {
+    if (known.name != name) {
+      names += concat(names.empty() ? "" : ", ", known.name);
+      continue;
+    }
+    Json list = Json::array();
+    for (const std::string& signature : known.components) {
+      list.push_back(component_of(signature));
+    }
+    const Json normalizer = known.composes ? Json({{"type", "NFC"}}) : Json();
+    const Json splitter =
+        list.size() == 1 ? list[0] : Json({{"type", "Sequence"}, {"pretokenizers", list}});
+    return {normalizer.dump(), splitter.dump(), known.takes_whole_pieces};
+  }
+  throw ValueError(concat(file, ": tokenizer.ggml.pre: is \"", name,
+                          "\", a way of splitting text that is not known here, and another one "
+                          "would give wrong ids; known are ",
+                          names));
 }
 
 }  // namespace tapestry

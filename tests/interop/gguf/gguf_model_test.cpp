@@ -1,4 +1,4 @@
-#include "interop/export/gguf_model.h"
+#include "interop/gguf/gguf_model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "interop/export/gguf_writer.h"
+#include "interop/gguf/gguf_writer.h"
 
 #include <bit>
 #include <cstring>
@@ -182,8 +182,24 @@ void GgufWriter::write(std::span<const float> values) {
         ", which have room for larger ones, unless the weights are not finite"));
   }
   file_.write(encoded_.data(), encoded_.size());
+  count_written(count);
+}
+
+void GgufWriter::write_encoded(std::span<const std::byte> bytes) {
+  check<RuntimeError>(current_ < tensors_.size(), file_.path(), ": bytes after the last tensor");
+  const GgufTensorInfo& tensor = tensors_[current_];
+  const GgufBlock block = gguf_block(tensor.type);
+  const auto count = static_cast<int64_t>(bytes.size() / block.bytes) * block.values;
+  check<RuntimeError>(bytes.size() % block.bytes == 0 && count <= tensor.shape.numel() - written_,
+                      file_.path(), ": tensor ", tensor.name, ": ", bytes.size(), " bytes behind ",
+                      written_, " values of ", tensor.shape.numel(), " do not fit");
+  file_.write(bytes.data(), bytes.size());
+  count_written(count);
+}
+
+void GgufWriter::count_written(int64_t count) {
   written_ += count;
-  if (written_ == tensor.shape.numel()) {
+  if (written_ == tensors_[current_].shape.numel()) {
     pad();
     ++current_;
     written_ = 0;

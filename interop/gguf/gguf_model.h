@@ -5,11 +5,12 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "autograd/tensor/shape.h"
 #include "interop/architectures/architecture.h"
-#include "interop/export/gguf_writer.h"
+#include "interop/gguf/gguf_writer.h"
 #include "parallel_core/config/config.h"
 
 namespace tapestry {
@@ -54,10 +55,16 @@ struct GgufModel {
 /// ValueError for a configuration that no architecture can say: it lists the keys by which it is
 /// not one of the nearest, and what each would have to be.
 GgufModel gguf_model(const TransformerConfig& config);
+/// The same as a model of the family, which has a GGUF form and says the configuration.
+GgufModel gguf_model(const architectures::Architecture& family, const TransformerConfig& config);
 
 /// The type of a tensor in a file of `type`: F32 for what always is, F16 for rows of which Q8_0
 /// would have part of a block.
 GgufType type_in_file(const GgufTensor& tensor, GgufType type);
+
+/// The keys that describe the model, with their values, null for those that are left out.
+std::vector<std::pair<std::string, config::Value>> gguf_model_keys(const TransformerConfig& config,
+                                                                   const GgufModel& model);
 
 /// general.* and ARCHITECTURE.*; `name` is the model's for readers.
 void add_model_metadata(const TransformerConfig& config,
@@ -70,5 +77,7 @@ void add_model_metadata(const TransformerConfig& config,
 /// is row `row` of the file, where they are (2j, 2j + 1). The first `unturned` rows of a head,
 /// which `d` does not count, stay.
 int64_t pair_rows(int64_t row, int64_t d, int64_t unturned = 0);
+/// Which row of the file is row `row` of the model.
+int64_t unpair_rows(int64_t row, int64_t d, int64_t unturned = 0);
 
 }  // namespace tapestry

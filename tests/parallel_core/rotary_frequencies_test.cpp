@@ -1,4 +1,4 @@
-#include "parallel_core/transformer/rotary_frequencies.h"
+#include "parallel_core/rotary_frequencies.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

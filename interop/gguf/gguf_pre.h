@@ -1,4 +1,5 @@
-// Which of llama.cpp's ways to split text a tokenizer.json of byte-level BPE asks for.
+// Which of llama.cpp's ways to split text a tokenizer.json of byte-level BPE asks for, and what it
+// would say of one.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -20,5 +21,14 @@ struct GgufPre {
 /// ValueError, naming `file` and the component, for any other, because a wrong name gives wrong ids
 /// without a word.
 GgufPre gguf_pre(const nlohmann::json& tokenizer, const std::string& file);
+
+/// What a tokenizer.json says of a way, as JSON.
+struct GgufSplitting {
+  std::string normalizer;
+  std::string pre_tokenizer;
+  bool takes_whole_pieces = false;
+};
+/// The same backwards. ValueError, naming `file`, for a name that is not known.
+GgufSplitting gguf_splitting(const std::string& name, const std::string& file);
 
 }  // namespace tapestry

@@ -1,4 +1,4 @@
-#include "interop/export/gguf_writer.h"
+#include "interop/gguf/gguf_writer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

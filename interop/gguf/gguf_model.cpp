@@ -1,4 +1,4 @@
-#include "interop/export/gguf_model.h"
+#include "interop/gguf/gguf_model.h"
 
 #include <algorithm>
 #include <iterator>
@@ -11,7 +11,7 @@
 #include "interop/architectures/registry.h"
 #include "interop/architectures/rules.h"
 #include "parallel_core/config/model_matrices.h"
-#include "parallel_core/transformer/rotary_frequencies.h"
+#include "parallel_core/rotary_frequencies.h"
 
 namespace tapestry {
 namespace {
@@ -285,7 +285,11 @@ class GgufTable {
 }  // namespace
 
 GgufModel gguf_model(const TransformerConfig& config) {
-  const architectures::GgufTables& tables = *gguf_family(config).gguf;
+  return gguf_model(gguf_family(config), config);
+}
+
+GgufModel gguf_model(const Architecture& family, const TransformerConfig& config) {
+  const architectures::GgufTables& tables = *family.gguf;
   GgufModel model{.architecture = std::string(tables.architecture),
                   .keys = tables.keys,
                   .takes_adapters = tables.takes_adapters};
@@ -341,6 +345,20 @@ void add_value(const std::string& key, const config::Value& value, GgufMetadata&
 
 }  // namespace
 
+std::vector<std::pair<std::string, config::Value>> gguf_model_keys(const TransformerConfig& config,
+                                                                   const GgufModel& model) {
+  AllConfig all;
+  all.model_config = config;
+  all.moe_config = config.moe;
+  std::vector<std::pair<std::string, config::Value>> out;
+  for (const architectures::GgufKey& key : model.keys) {
+    out.emplace_back(
+        concat(key.whole ? "" : model.architecture + ".", key.key),
+        key.made != nullptr ? key.made(all) : architectures::value_of(all, std::string(key.ours)));
+  }
+  return out;
+}
+
 void add_model_metadata(const TransformerConfig& config,
                         const GgufModel& model,
                         const std::string& name,
@@ -353,19 +371,19 @@ void add_model_metadata(const TransformerConfig& config,
   metadata.add("general.name", name);
   metadata.add("general.file_type", gguf_file_type(type));
   metadata.add("general.quantization_version", kQuantizationVersion);
-  AllConfig all;
-  all.model_config = config;
-  all.moe_config = config.moe;
-  for (const architectures::GgufKey& key : model.keys) {
-    const config::Value value =
-        key.made != nullptr ? key.made(all) : architectures::value_of(all, std::string(key.ours));
-    add_value(concat(key.whole ? "" : arch + ".", key.key), value, metadata);
+  for (const auto& [key, value] : gguf_model_keys(config, model)) {
+    add_value(key, value, metadata);
   }
 }
 
 int64_t pair_rows(int64_t row, int64_t d, int64_t unturned) {
   const int64_t within = row % (d + unturned) - unturned;
   return within < 0 ? row : row - within + within % 2 * (d / 2) + within / 2;
+}
+
+int64_t unpair_rows(int64_t row, int64_t d, int64_t unturned) {
+  const int64_t within = row % (d + unturned) - unturned;
+  return within < 0 ? row : row - within + within % (d / 2) * 2 + within / (d / 2);
 }
 
 }  // namespace tapestry

@@ -11,7 +11,7 @@
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/shape.h"
-#include "interop/export/gguf_types.h"
+#include "interop/gguf/gguf_types.h"
 
 namespace tapestry {
 
@@ -62,6 +62,10 @@ class GgufWriter {
   /// IoError.
   void write(std::span<const float> values);
 
+  /// The same of values that are in the tensor's type already: whole blocks. RuntimeError for
+  /// others, or more than the tensor has left. IoError.
+  void write_encoded(std::span<const std::byte> bytes);
+
   /// RuntimeError if values are missing. IoError.
   void commit();
 
@@ -69,6 +73,7 @@ class GgufWriter {
 
  private:
   void pad();
+  void count_written(int64_t count);
 
   AtomicFile file_;
   std::vector<GgufTensorInfo> tensors_;
