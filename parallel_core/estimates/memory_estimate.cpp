@@ -80,21 +80,16 @@ double state_bytes_per_parameter(const OptimizerConfig& o, const TransformerConf
   return moments;
 }
 
-// Elements of the matrices of so many layers that may be blocks (lora_config.base_dtype).
+// Elements of the matrices of layers that may be blocks (lora_config.base_dtype).
 double quantizable_elements(const TransformerConfig& model,
-                            const LayerCounts& layers,
+                            const std::vector<AlikeLayers>& layers,
                             const ModelShares& shares) {
-  const auto of_layer = [&](LayerKind kind) {
-    double sum = 0;
-    for (const ModelMatrix& matrix : layer_matrices(model, 0, kind)) {
-      const int64_t copies = matrix.experts > 0 ? matrix.experts / shares.expert : 1;
+  double sum = 0;
+  for (const AlikeLayers& some : layers) {
+    for (const ModelMatrix& matrix : layer_matrices(model, some.layer)) {
+      const int64_t copies = some.count * (matrix.experts > 0 ? matrix.experts / shares.expert : 1);
       sum += matrix.quantizable ? static_cast<double>(copies) * weight_elements(matrix, shares) : 0;
     }
-    return sum;
-  };
-  double sum = static_cast<double>(layers.dense) * of_layer(LayerKind::kDense);
-  if (layers.mixtures > 0) {
-    sum += static_cast<double>(layers.mixtures) * of_layer(LayerKind::kMixture);
   }
   return sum;
 }

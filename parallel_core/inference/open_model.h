@@ -8,6 +8,7 @@
 #include "autograd/ops/transformer/quantized_matrix.h"
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/inference/generation_config.h"
+#include "parallel_core/lora/quantize_base.h"
 #include "parallel_core/training/checkpoints/saved_model.h"
 #include "parallel_core/transformer/gpt_model.h"
 
