@@ -16,7 +16,9 @@
 #include "interop/export/gguf_vocabulary.h"
 #include "interop/export/hf_export.h"
 #include "interop/gguf/gguf_texts.h"
+#include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/inference/open_model.h"
+#include "parallel_core/parallel_state.h"
 #include "tests/golden/gguf_file.h"
 #include "tests/interop/gguf/family_model.h"
 #include "tests/interop/gguf/gguf_bytes.h"
@@ -207,6 +209,36 @@ TEST(GgufWeights, MatricesOf8BitsStayAsTheyLie) {
   for (size_t i = 0; i < kept.size(); ++i) {
     ASSERT_NEAR(kept[i], wide[i], 1e-5 * std::max(1.0, std::abs(static_cast<double>(wide[i]))));
   }
+}
+
+// Each rank copies the blocks of its own rows, or of its own columns.
+TEST(GgufWeights, BlocksAreDividedAmongRanks) {
+  const data::TempDir dir;
+  nlohmann::json config = testing::config_for_gguf("llama");
+  config["num_key_value_heads"] = 2;
+  config["intermediate_size"] = 128;
+  testing::make_folder_for_gguf(config, dir.file("hf"));
+  const std::string path = dir.file("m.gguf");
+  export_gguf(open_export_source(dir.file("hf")), path, {.type = GgufType::kQ8_0});
+  run_thread_ranks(2, [&](const std::shared_ptr<ProcessGroup>& world) {
+    const OpenModel kept = open_model({.checkpoint = path, .tensor_parallel = 2}, world);
+    const OpenModel wide =
+        open_model({.checkpoint = path, .dtype = "float32", .tensor_parallel = 2}, world);
+    const auto all = wide.model->named_parameters();
+    size_t index = 0;
+    int64_t quantized = 0;
+    for (const auto& entry : kept.model->named_parameters()) {
+      const nn::Parameter& other = *all.at(index++).parameter;
+      if (entry.parameter->is_quantized()) {
+        ++quantized;
+        EXPECT_EQ(dequantize(entry.parameter->quantized()).to_vector<float>(),
+                  other.to_vector<float>())
+            << entry.name;
+      }
+    }
+    EXPECT_EQ(quantized, 3 * 4 + 1);
+    destroy_model_parallel();
+  });
 }
 
 TEST(GgufWeights, FileOfTheSameTypeComesOutByteForByte) {
