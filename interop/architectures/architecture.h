@@ -45,6 +45,9 @@ struct TensorNames {
   /// [E, out]; `expert` has whole names, of which those of two logical ones are alike: then the
   /// columns of both alternate.
   bool stacked = false;
+  /// The same matrix of all experts of a layer lies in one tensor [E, out, in], gates above the
+  /// others: gate_up_proj and down_proj, behind `experts`.
+  bool packed = false;
   bool transposed = false;  ///< matrices of layers are [in, out]
   bool grouped = false;     ///< of the matrix that queries, keys and values share
   /// Layers behind the model's own may be in a file: they are for training on several tokens ahead,

@@ -23,33 +23,44 @@ using Names = std::pair<std::string_view, std::string_view>;  // logical, file
 constexpr int64_t kFused = 3;  // queries, keys and values
 constexpr std::string_view kExpertStem = "moe.experts.";
 
-constexpr std::array<Names, 5> kModulesTop = {
-    {{"embedding_norm.", "language_model.embedding.norm."},
+constexpr std::array<Names, 8> kModulesTop = {
+    {{"per_layer_embeddings.", "language_model.embedding.per_layer.table."},
+     {"per_layer_model_projection.", "language_model.embedding.per_layer.projection."},
+     {"per_layer_projection_norm.", "language_model.embedding.per_layer.norm."},
+     {"embedding_norm.", "language_model.embedding.norm."},
      {"tok_embeddings.", "language_model.embedding.word_embeddings."},
      {"pos_embeddings.weight", "language_model.embedding.position_embeddings.embedding_table"},
      {"final_norm.", "language_model.encoder.final_norm."},
      {"lm_head.", "language_model.output_layer."}}};
 // Behind "layers.I." and "language_model.encoder.layers.I.".
-constexpr std::array<Names, 20> kModulesLayer = {{{"attention.sinks.weight", "attention.sinks"},
-                                                  {"mtp.", "mtp."},
-                                                  {"attention.wq_a.", "attention.q_a_proj."},
-                                                  {"attention.wq_b.", "attention.q_b_proj."},
-                                                  {"attention.wkv_a.", "attention.kv_a_proj."},
-                                                  {"attention.wkv_b.", "attention.kv_b_proj."},
-                                                  {"feed_forward.alpha_p.weight", "mlp.alpha_p"},
-                                                  {"feed_forward.alpha_n.weight", "mlp.alpha_n"},
-                                                  {"attention_norm.", "input_norm."},
-                                                  {"attention_post_norm.", "attn_post_norm."},
-                                                  {"attention.wq.", "attention.qkv_proj."},
-                                                  {"attention.wk.", "attention.qkv_proj."},
-                                                  {"attention.wv.", "attention.qkv_proj."},
-                                                  {"attention.wo.", "attention.out_proj."},
-                                                  {"ffn_norm.", "post_attention_norm."},
-                                                  {"ffn_post_norm.", "ffn_post_norm."},
-                                                  {"feed_forward.w_gate.", "mlp.mapping."},
-                                                  {"feed_forward.w_up.", "mlp.mapping."},
-                                                  {"feed_forward.w_down.", "mlp.projection."},
-                                                  {"attention.", "attention."}}};
+constexpr std::array<Names, 27> kModulesLayer = {
+    {{"attention.sinks.weight", "attention.sinks"},
+     {"dense_post_norm.", "dense_post_norm."},
+     {"moe_norm.", "moe_norm."},
+     {"moe_post_norm.", "moe_post_norm."},
+     {"per_layer_gate.", "per_layer_gate."},
+     {"per_layer_projection.", "per_layer_projection."},
+     {"per_layer_norm.", "per_layer_norm."},
+     {"layer_scalar", "layer_scalar"},
+     {"mtp.", "mtp."},
+     {"attention.wq_a.", "attention.q_a_proj."},
+     {"attention.wq_b.", "attention.q_b_proj."},
+     {"attention.wkv_a.", "attention.kv_a_proj."},
+     {"attention.wkv_b.", "attention.kv_b_proj."},
+     {"feed_forward.alpha_p.weight", "mlp.alpha_p"},
+     {"feed_forward.alpha_n.weight", "mlp.alpha_n"},
+     {"attention_norm.", "input_norm."},
+     {"attention_post_norm.", "attn_post_norm."},
+     {"attention.wq.", "attention.qkv_proj."},
+     {"attention.wk.", "attention.qkv_proj."},
+     {"attention.wv.", "attention.qkv_proj."},
+     {"attention.wo.", "attention.out_proj."},
+     {"ffn_norm.", "post_attention_norm."},
+     {"ffn_post_norm.", "ffn_post_norm."},
+     {"feed_forward.w_gate.", "mlp.mapping."},
+     {"feed_forward.w_up.", "mlp.mapping."},
+     {"feed_forward.w_down.", "mlp.projection."},
+     {"attention.", "attention."}}};
 constexpr std::string_view kModulesPrefix = "language_model.";
 constexpr std::string_view kModulesAhead = "language_model.mtp.layers.";
 
@@ -203,10 +214,10 @@ SharedPart part_of_shared(const FileNames& names, std::string_view logical) {
 }
 
 // The rows of queries, keys and values of a group come together, then those of the next.
-void place_in_groups(const FileNames& names, const SharedPart& part, FilePlace& place) {
-  place.first = part.first * names.head_size;
-  place.block = part.own * names.head_size;
-  place.block_stride = part.all * names.head_size;
+void place_in_groups(int64_t head_size, const SharedPart& part, FilePlace& place) {
+  place.first = part.first * head_size;
+  place.block = part.own * head_size;
+  place.block_stride = part.all * head_size;
   place.shape[0] = place.shape[0] / place.block * place.block_stride;
 }
 
@@ -276,7 +287,7 @@ FilePlace family_place(const FileNames& names,
   const SharedPart part = part_of_shared(names, logical);
   if (part.all > part.own && shape.size() > 0) {
     if (table.grouped && fused_part(logical)) {
-      place_in_groups(names, part, place);
+      place_in_groups(names.head_size, part, place);
     } else {
       const int64_t unit = shape[0] / part.own;
       place.first = part.first * unit;
@@ -325,10 +336,17 @@ std::string in_own_list(const FileNames& names, std::string name) {
                 own ? layer->rest.substr(kOwn.size()) : layer->rest);
 }
 
+FileNames::LayerHeads heads_of(const FileNames& names, int64_t layer) {
+  return layer >= 0 && layer < std::ssize(names.of_layers)
+             ? names.of_layers[static_cast<size_t>(layer)]
+             : FileNames::LayerHeads{names.heads_per_group, names.head_size};
+}
+
 // Queries, keys and values are grouped; the rows of w_gate come before those of w_up.
 FilePlace modules_place(const FileNames& names, std::string_view logical, const Shape& shape) {
   if (const auto norm = head_norm_of(logical); norm && shape.size() == 1) {
-    const int64_t heads = norm->of_queries ? names.heads : names.heads / names.heads_per_group;
+    const int64_t per_group = heads_of(names, number_of(split_layer_name(logical))).heads_per_group;
+    const int64_t heads = norm->of_queries ? names.heads : names.heads / per_group;
     return {
         .name = concat(in_own_list(names, *name_in(NameScheme::kModules, norm->name)), "weight"),
         .shape = {heads, shape[0]},
@@ -336,6 +354,10 @@ FilePlace modules_place(const FileNames& names, std::string_view logical, const 
   }
   std::string name =
       in_own_list(names, name_in(NameScheme::kModules, logical).value_or(std::string(logical)));
+  constexpr std::string_view kMlp = ".mlp.";
+  if (const size_t at = name.find(kMlp); names.experts_beside_dense && at != std::string::npos) {
+    name.replace(at, kMlp.size(), ".dense_mlp.");
+  }
   constexpr std::string_view kFusedHeads = "attention.qkv_proj.";
   if (const size_t at = name.find(kFusedHeads); names.latent && at != std::string::npos) {
     name.replace(at, kFusedHeads.size(), "attention.q_proj.");
@@ -353,11 +375,12 @@ FilePlace modules_place(const FileNames& names, std::string_view logical, const 
   }
   const auto part = names.latent ? std::nullopt : fused_part(logical);
   if (part) {
-    const int64_t queries = names.heads_per_group;
+    const FileNames::LayerHeads heads = heads_of(names, number_of(split_layer_name(logical)));
+    const int64_t queries = heads.heads_per_group;
     const SharedPart shared{.first = *part == 0 ? 0 : queries + *part - 1,
                             .own = *part == 0 ? queries : 1,
-                            .all = queries + 2};
-    place_in_groups(names, shared, place);
+                            .all = queries + heads.keys + heads.values};
+    place_in_groups(heads.head_size, shared, place);
   } else if (names.gated && logical.find(".feed_forward.w_gate.") != std::string::npos) {
     place.shape[0] = 2 * shape[0];
   } else if (names.gated && logical.find(".feed_forward.w_up.") != std::string::npos) {
@@ -444,13 +467,25 @@ FileNames::FileNames(NameScheme of, const TransformerConfig& config)
       ahead(config.mtp_num_layers),
       more_layers(of.table() != nullptr && of.table()->more_layers),
       tied(!config.untie_embeddings_and_output_weights) {
-  const LayerWidths widths = layer_widths(config);
+  const LayerWidths widths = layer_widths(config, 0);
   heads_per_group = widths.heads / widths.groups;
   head_size = widths.channels;
   gated = widths.gates == 2;
   experts = config.moe.num_experts;
   heads = widths.heads;
   latent = config.multi_latent_attention;
+  experts_beside_dense = config.moe.num_experts > 1 && config.moe.moe_beside_dense;
+  const bool differs = config.full_attention_kv_channels ||
+                       config.full_attention_num_query_groups ||
+                       config.full_attention_value_is_key || config.num_kv_shared_layers > 0;
+  for (int64_t layer = 0; differs && layer < config.num_layers; ++layer) {
+    const LayerWidths own = layer_widths(config, layer);
+    const int64_t keys = keys_from(config, layer) ? 0 : 1;
+    of_layers.push_back({.heads_per_group = own.heads / own.groups,
+                         .head_size = own.channels,
+                         .keys = keys,
+                         .values = value_is_key(config, layer) ? 0 : keys});
+  }
 }
 
 FileNames::FileNames(const std::set<std::string>& names, const TransformerConfig& config)
@@ -467,16 +502,24 @@ std::string_view NameScheme::part() const {
   return table_ == nullptr ? std::string_view() : table_->part;
 }
 
+namespace {
+
+NameScheme scheme_of(const TensorNames* table) {
+  return table->packed ? NameScheme(table).packed("") : NameScheme(table);
+}
+
+}  // namespace
+
 NameScheme name_scheme(const TransformerConfig& config) {
   const architectures::Architecture* family = architectures::of(config);
-  return family == nullptr ? NameScheme::kLogical : NameScheme(family->names);
+  return family == nullptr ? NameScheme::kLogical : scheme_of(family->names);
 }
 
 NameScheme name_scheme_of(std::string_view model_type) {
   const architectures::Architecture* family = architectures::find(model_type);
   check<ValueError>(family != nullptr, "no family has the model_type \"", model_type,
                     "\"; known are ", architectures::known_types());
-  return NameScheme(family->names);
+  return scheme_of(family->names);
 }
 
 NameScheme name_scheme(const std::set<std::string>& names) {
@@ -506,6 +549,9 @@ NameScheme name_scheme(const std::set<std::string>& names) {
   }
   if (best.table() == nullptr || best.table()->stacked || best.table()->experts.empty()) {
     return best;
+  }
+  if (best.table()->packed) {
+    return best.packed("");
   }
   for (const std::string_view ending : {std::string_view(), std::string_view(".weight")}) {
     const bool packed = std::any_of(kinds.begin(), kinds.end(), [&](const std::string& kind) {
