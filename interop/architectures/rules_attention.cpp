@@ -96,6 +96,10 @@ class Rotation final : public Rule {
       if (object == nullptr) {
         continue;
       }
+      if (form_.proportional && object == file.find(name)) {
+        file.finding(name, concat("expected an object for ", kFull, " and one for ", kSliding,
+                                  ", got ", object->dump()));
+      }
       if (const auto base = object->find("rope_theta"); base != object->end()) {
         if (!base->is_number()) {
           file.finding(name, concat("rope_theta: expected a number, got ", base->dump()));

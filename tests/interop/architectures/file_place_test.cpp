@@ -265,9 +265,9 @@ TEST(FileNames, OfOtherModelsAreLogical) {
 
 TEST(FileNames, RoundTrip) {
   for (const Overrides& overrides :
-       {Overrides{}, llama(), llama({kUntied}), llama({kQkvBias}),
-        Overrides{kModel + "num_layers=11"}, llama({kModel + "num_layers=11"}),
-        llama({kModel + "hf_model_type=phi3"}),
+       {Overrides{}, llama(), llama({kUntied}), llama({kQkvBias}), testing::gemma4(),
+        testing::gemma4_moe(), Overrides{kModel + "num_layers=11"},
+        llama({kModel + "num_layers=11"}), llama({kModel + "hf_model_type=phi3"}),
         llama({kQkvBias, kModel + "hf_model_type=glm4", kModel + "use_sandwich_norm=True",
                kModel + "rotary_config.rotary_interleaved=True"}),
         Overrides{kModel + "hidden_act=relu"}}) {

@@ -131,7 +131,7 @@ TEST_P(EveryStructure, DecayFlagIsWhatTheNameSays) {
   const Trainer trainer(GetParam().overrides);
   for (const auto& entry : trainer.model->named_parameters()) {
     const auto has = [&](const char* part) { return entry.name.find(part) != std::string::npos; };
-    const bool exempt = has("norm") || has("bias") || has("sinks") || has("alpha_");
+    const bool exempt = has("norm") || has("bias") || has("sinks") || has("alpha_") || has("scale");
     EXPECT_EQ(entry.parameter->flags().decay, !exempt) << entry.name;
   }
 }
@@ -173,6 +173,33 @@ TEST(GPTModel, HonoursDocumentsAndPositions) {
   }
   expect_like_plain_model({kRope}, batch);
   expect_like_plain_model({kRope, "model_config.use_fused_kernels=False"}, batch);
+}
+
+// A number of each layer that files hold and training leaves alone.
+TEST(GPTModel, MultipliesWhatLayersGiveByTheirNumbers) {
+  for (const Overrides& overrides :
+       {testing::gemma4(), testing::gemma4({"model_config.per_layer_embedding_size=0"}),
+        Overrides{kRope, "model_config.layer_scalar=True"}}) {
+    Trainer trainer(overrides);
+    testing::jitter(*trainer.model);
+    State weights = get_logical_state(*trainer.model);
+    int64_t layer = 0;
+    for (const auto& entry : trainer.model->named_buffers()) {
+      ASSERT_TRUE(entry.name.ends_with("layer_scalar")) << entry.name;
+      Tensor number = entry.buffer;
+      number.data<float>()[0] = 0.5F + 0.2F * static_cast<float>(layer);
+      weights[concat("layers.", layer, ".layer_scalar")] = number.clone();
+      ++layer;
+    }
+    EXPECT_EQ(layer, trainer.config.model_config.num_layers);
+    const data::Batch batch = make_batch(trainer.config, 3);
+    PlainResult expected = run_plain_model(trainer.config.model_config, weights, batch);
+    std::erase_if(expected.gradients,
+                  [](const auto& one) { return one.first.ends_with("layer_scalar"); });
+    EXPECT_LE(distance(logits_of(*trainer.model, batch), expected.logits), 1e-5);
+    testing::expect_states_close(run_step(trainer, {batch}).tensors, expected.gradients, 2e-5);
+    EXPECT_EQ(trainer.model->named_buffers().front().buffer.item(), 0.5);
+  }
 }
 
 TEST(GPTModel, PredictsTokensAheadInDocumentsAndUnderMasks) {
