@@ -194,10 +194,10 @@ constexpr Key kKeys[] = {
      .form = Form::kDecided,
      .check = at_least(0),
      .aliases = "hidden_size_per_layer_input",
-     .doc = "Width p of a second embedding of each token for each layer, which multiplies a gate "
-            "behind the MLP, as in Gemma 3n and 4: norm(W_p (gelu(W_g z) * e)) is added to z. e "
-            "is the mean, times the root of 2, of a table's row and of a normed product with the "
-            "first embedding. 0: none."},
+     .doc = "Width p of a second embedding e of each token for each layer, as in Gemma 3n and 4. "
+            "Behind the MLP norm(W_p (gelu(W_g z) * e)) is added to the sum z. e is, divided by "
+            "the root of 2, a row of a table plus a normed product with the first embedding. 0: "
+            "none."},
     {.name = "per_layer_vocab_size",
      .field = f<&M::per_layer_vocab_size>,
      .form = Form::kDecided,
@@ -208,8 +208,8 @@ constexpr Key kKeys[] = {
     {.name = "layer_scalar",
      .field = f<&M::layer_scalar>,
      .form = Form::kDecided,
-     .doc = "Each layer multiplies its result by a number that the files of the model hold and "
-            "training does not change; 1 in new models."},
+     .doc = "Multiply what a layer gives by a number of the layer, which files hold and training "
+            "leaves alone; 1 in new models. As in Gemma 4."},
     {.name = "position_embedding_type",
      .field = f<&M::position_embedding_type>,
      .form = Form::kTold,

@@ -6,6 +6,7 @@
 #include "tests/parallel_core/model_families.h"
 
 namespace tapestry {
+namespace layer_kinds_test {
 namespace {
 
 using testing::gemma4;
@@ -114,4 +115,5 @@ TEST(LayerKinds, ExpertsBesideADenseMlpNeedTheirNorms) {
 }
 
 }  // namespace
+}  // namespace layer_kinds_test
 }  // namespace tapestry

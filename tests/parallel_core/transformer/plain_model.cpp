@@ -53,6 +53,9 @@ class PlainModel {
     objective.backward();
     out.loss = loss.item();
     for (const auto& [name, tensor] : weights_) {
+      if (name.ends_with("layer_scalar")) {  // which is not trained
+        continue;
+      }
       out.gradients[name] = tensor.grad().defined() ? tensor.grad() : zeros_like(tensor);
     }
     return out;
