@@ -88,8 +88,8 @@ Architecture gemma4() {
           number("attention_dropout", "attention_dropout", 0.0), written("use_cache", true)),
       .names = &kNames,
       .no_gguf =
-          "its layers differ in head sizes and share keys, which the writer's tables of keys "
-          "cannot say",
+          "llama.cpp reads these models with a kind of tokenizer of its own, gemma4, which "
+          "is not written",
   };
 }
 

@@ -198,21 +198,22 @@ class ParallelTransformerLayer::Pass {
 
   /// What comes behind the feed-forward block, whose result is still pending in x.
   ResidualStream behind_mlp(ResidualStream x) const {
-    const bool scales = layer_.scalar_.defined();
-    if (layer_.per_layer_gate_ == nullptr && !scales) {
+    const double scalar = layer_.scalar_.defined() ? layer_.scalar_.to(kFloat64).item() : 1.0;
+    if (layer_.per_layer_gate_ == nullptr && scalar == 1) {
       return shown(std::move(x), "mlp", "output");
     }
-    x = added(shown(std::move(x), "mlp", "mlp_residual"));
+    x = shown(std::move(x), "mlp", "mlp_residual");
     if (layer_.per_layer_gate_ != nullptr) {
-      x = shown(x + per_layer(x.value), "per_layer", scales ? "per_layer_residual" : "output");
+      x = added(x);
+      x = shown(x + per_layer(x.value), "per_layer", scalar == 1 ? "output" : "per_layer_residual");
     }
-    if (scales) {
-      const double scalar = layer_.scalar_.to(kFloat64).item();
-      if (scalar != 1) {
-        x = added(x);
-        const RecomputeScope scope = pass_.of(LayerOp::kAdd);
-        x = {(x.value * scalar).to(layer_.precision_.residual)};
-      }
+    if (scalar != 1) {
+      const Tensor sum = added(x).value;
+      const RecomputeScope scope = pass_.of(LayerOp::kAdd);
+      x = {(sum * scalar).to(layer_.precision_.residual)};
+      report_if_recorded([&] {
+        pass_activation(name_of("output"), x.value, axes_of(x.value), layer_.batch_axis_);
+      });
     }
     return x;
   }
