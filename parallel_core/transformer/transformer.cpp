@@ -198,16 +198,18 @@ class ParallelTransformerLayer::Pass {
 
   /// What comes behind the feed-forward block, whose result is still pending in x.
   ResidualStream behind_mlp(ResidualStream x) const {
-    const double scalar = layer_.scalar_.defined() ? layer_.scalar_.to(kFloat64).item() : 1.0;
-    if (layer_.per_layer_gate_ == nullptr && scalar == 1) {
+    const bool scales = layer_.scalar_.defined();
+    if (layer_.per_layer_gate_ == nullptr && !scales) {
       return shown(std::move(x), "mlp", "output");
     }
     x = shown(std::move(x), "mlp", "mlp_residual");
     if (layer_.per_layer_gate_ != nullptr) {
       x = added(x);
-      x = shown(x + per_layer(x.value), "per_layer", scalar == 1 ? "output" : "per_layer_residual");
+      x = shown(x + per_layer(x.value), "per_layer", scales ? "per_layer_residual" : "output");
     }
-    if (scalar != 1) {
+    // A multiplication by 1 is left out, unless somebody wants to see its result.
+    const double scalar = scales ? layer_.scalar_.to(kFloat64).item() : 1.0;
+    if (scalar != 1 || (scales && activations_are_recorded())) {
       const Tensor sum = added(x).value;
       const RecomputeScope scope = pass_.of(LayerOp::kAdd);
       x = {(sum * scalar).to(layer_.precision_.residual)};

@@ -82,8 +82,8 @@ const std::map<std::string, Overrides>& models() {
                      kModel + "num_query_groups=4", kModel + "hidden_act=fast_gelu",
                      kModel + "gated_linear_unit=True", kModel + "norm_placement=sandwich",
                      kModel + "qk_layernorm=True", kModel + "v_layernorm=True",
-                     kModel + "attention_scale=1.0", kModel + "layer_scalar=True",
-                     kModel + "embedding_multiplier=5.6", kModel + "window_size=[5, 0]",
+                     kModel + "attention_scale=0.3", kModel + "layer_scalar=True",
+                     kModel + "embedding_multiplier=2", kModel + "window_size=[5, 0]",
                      kModel + "sliding_window_pattern=2", kModel + "full_attention_kv_channels=8",
                      kModel + "rotary_config={rope_type: proportional, rotary_percent: 0.5, "
                               "sliding_rotary_base: 100}",

@@ -106,13 +106,14 @@ TEST_P(EveryStructure, SequenceFirstIsTheSame) {
   testing::jitter(*batch_first.model);
   testing::jitter(*sequence_first.model);
   const data::Batch batch = make_batch(batch_first.config, 3);
+  // Products round otherwise; through more layers by as much as the plain model may be away.
+  const auto layers = static_cast<double>(all_layers(batch_first.config.model_config));
   EXPECT_LE(distance(logits_of(*sequence_first.model, batch).transpose(0, 1),
                      logits_of(*batch_first.model, batch)),
-            2e-6);
+            layers > 2 ? 1e-5 : 2e-6);
   const Gradients expected = run_step(batch_first, {batch});
   const Gradients found = run_step(sequence_first, {batch});
   EXPECT_NEAR(found.result.loss, expected.result.loss, 1e-6 * expected.result.loss);
-  const auto layers = static_cast<double>(all_layers(batch_first.config.model_config));
   testing::expect_states_close(found.tensors, expected.tensors, 2.5e-6 * std::max(2.0, layers));
 }
 
