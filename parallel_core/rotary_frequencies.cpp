@@ -84,6 +84,13 @@ RotaryFrequencies rotary_frequencies(const RotaryConfig& config,
       out.of_pairs[j] /= divisors.value().at(j);
     }
   }
+  if (type == "proportional") {
+    const auto turning = static_cast<size_t>(
+        std::floor(config.rotary_percent * static_cast<double>(rotary_dim) / 2));
+    for (size_t j = turning; j < out.of_pairs.size(); ++j) {
+      out.of_pairs[j] = 0;
+    }
+  }
   const double interpolation =
       config.seq_len_interpolation_factor.value_or(1.0) * (config.rotary_backward ? -1 : 1);
   for (double& frequency : out.of_pairs) {

@@ -31,6 +31,9 @@ struct RotaryFrequencies {
 /// The factor is attention_factor, else sqrt(1 + ln F / ln O), 1 for F = 1. Source: Ding et al.
 /// 2024, arXiv:2402.13753.
 ///
+/// proportional: f_j of the first floor(rotary_percent d / 2) pairs, 0 of the others, which stand
+/// still. Source: Gemma 4, with the conventions of transformers.
+///
 /// dynamic: the base is multiplied by (F S / O - F + 1)^(d / (d - 2)), S = max(length, O). Source:
 /// the NTK-aware scaling that Peng et al. describe in their section 3.3.
 RotaryFrequencies rotary_frequencies(const RotaryConfig& config,

@@ -54,13 +54,16 @@ struct TensorNames {
   /// [E, out]; `expert` has whole names, of which those of two logical ones are alike: then the
   /// columns of both alternate.
   bool stacked = false;
+  /// The same matrix of all experts of a layer lies in one tensor [E, out, in], gates above the
+  /// others: gate_up_proj and down_proj, behind `experts`.
+  bool packed = false;
   bool transposed = false;  ///< matrices of layers are [in, out]
   bool grouped = false;     ///< of the matrix that queries, keys and values share
   std::vector<GroupedFile> grouped_files = {};
-  /// Gates and up of all experts of a layer lie in one tensor [E, 2 rows, in] of this name, behind
-  /// `experts`, and the other matrices in the second one's; empty: in tensors of their own.
-  std::string_view packed_gate_up = {};
-  std::string_view packed_down = {};
+  // The names of such tensors, behind `experts`, and what they end with.
+  std::string_view packed_gate_up = "gate_up_proj";
+  std::string_view packed_down = "down_proj";
+  std::string_view packed_ending = {};
   /// Layers behind the model's own may be in a file: they are for training on several tokens ahead,
   /// and are passed over unless the model has them (mtp_num_layers).
   bool more_layers = false;

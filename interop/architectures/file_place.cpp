@@ -22,8 +22,11 @@ using Names = NamePair;
 
 constexpr std::string_view kExpertStem = "moe.experts.";
 
-constexpr std::array<Names, 5> kModulesTop = {
-    {{"embedding_norm.", "language_model.embedding.norm."},
+constexpr std::array<Names, 8> kModulesTop = {
+    {{"per_layer_embeddings.", "language_model.embedding.per_layer.table."},
+     {"per_layer_model_projection.", "language_model.embedding.per_layer.projection."},
+     {"per_layer_projection_norm.", "language_model.embedding.per_layer.norm."},
+     {"embedding_norm.", "language_model.embedding.norm."},
      {"tok_embeddings.", "language_model.embedding.word_embeddings."},
      {"pos_embeddings.weight", "language_model.embedding.position_embeddings.embedding_table"},
      {"final_norm.", "language_model.encoder.final_norm."},
@@ -31,7 +34,7 @@ constexpr std::array<Names, 5> kModulesTop = {
 // Behind "layers.I." and "language_model.encoder.layers.I.".
 // Logical tensors that are of one parameter stand in the order of its rows, but for those of
 // qkv_proj.
-constexpr std::array<Names, 52> kModulesLayer = {
+constexpr std::array<Names, 59> kModulesLayer = {
     {{"linear_attention.wq.", "linear_attention.in_proj."},
      {"linear_attention.wk.", "linear_attention.in_proj."},
      {"linear_attention.wv.", "linear_attention.in_proj."},
@@ -65,6 +68,13 @@ constexpr std::array<Names, 52> kModulesLayer = {
      {"mamba.wo.", "mamba.out_proj."},
      {"attention.wg.", "attention.qkv_proj."},
      {"attention.sinks.weight", "attention.sinks"},
+     {"dense_post_norm.", "dense_post_norm."},
+     {"moe_norm.", "moe_norm."},
+     {"moe_post_norm.", "moe_post_norm."},
+     {"per_layer_gate.", "per_layer_gate."},
+     {"per_layer_projection.", "per_layer_projection."},
+     {"per_layer_norm.", "per_layer_norm."},
+     {"layer_scalar", "layer_scalar"},
      {"mtp.", "mtp."},
      {"attention.wq_a.", "attention.q_a_proj."},
      {"attention.wq_b.", "attention.q_b_proj."},
@@ -246,7 +256,8 @@ SharedPart part_of_shared(const FileNames& names,
     if (pair->file == own->file) {
       // Parts that the model does not have are not there. Of those of another model, or without a
       // configuration, all count as equally large.
-      const auto known = names.rows.find(pair->logical);
+      auto known = names.rows.find(concat("layers.", layer->number, pair->logical));
+      known = known == names.rows.end() ? names.rows.find(pair->logical) : known;
       const bool counts = (known != names.rows.end()) == is_known;
       const int64_t count = pair == own ? rows : !counts ? 0 : is_known ? known->second : rows;
       part.first += pair < own ? count : 0;
@@ -335,16 +346,12 @@ std::optional<FilePlace> packed_place(const FileNames& names,
   const bool second = names.gated && expert->rest.starts_with("w_up.");
   const int64_t rows = shape[0] * (!down && names.gated ? 2 : 1);
   const std::string stem = concat(scheme.bare() ? "" : table.part, table.layers, layer->number);
-  const auto or_usual = [](std::string_view name, std::string_view usual) {
-    return name.empty() ? usual : name;
-  };
-  return FilePlace{.name = concat(stem, table.experts,
-                                  down ? or_usual(table.packed_down, "down_proj")
-                                       : or_usual(table.packed_gate_up, "gate_up_proj"),
-                                  scheme.packed_ending()),
-                   .shape = {names.experts, rows, shape[1]},
-                   .strides = FilePlace::Strides{
-                       (number * rows + (second ? shape[0] : 0)) * shape[1], shape[1], 1}};
+  return FilePlace{
+      .name = concat(stem, table.experts, down ? table.packed_down : table.packed_gate_up,
+                     scheme.packed_ending()),
+      .shape = {names.experts, rows, shape[1]},
+      .strides =
+          FilePlace::Strides{(number * rows + (second ? shape[0] : 0)) * shape[1], shape[1], 1}};
 }
 
 FilePlace family_place(const FileNames& names,
@@ -406,10 +413,17 @@ std::string in_own_list(const FileNames& names, std::string name) {
                 own ? layer->rest.substr(kOwn.size()) : layer->rest);
 }
 
+FileNames::LayerHeads heads_of(const FileNames& names, int64_t layer) {
+  return layer >= 0 && layer < std::ssize(names.of_layers)
+             ? names.of_layers[static_cast<size_t>(layer)]
+             : FileNames::LayerHeads{names.heads_per_group, names.head_size};
+}
+
 // Queries, keys and values are grouped; the rows of w_gate come before those of w_up.
 FilePlace modules_place(const FileNames& names, std::string_view logical, const Shape& shape) {
   if (const auto norm = head_norm_of(logical); norm && shape.size() == 1) {
-    const int64_t heads = norm->of_queries ? names.heads : names.heads / names.heads_per_group;
+    const int64_t per_group = heads_of(names, number_of(split_layer_name(logical))).heads_per_group;
+    const int64_t heads = norm->of_queries ? names.heads : names.heads / per_group;
     return {
         .name = concat(in_own_list(names, *name_in(NameScheme::kModules, norm->name)), "weight"),
         .shape = {heads, shape[0]},
@@ -417,6 +431,10 @@ FilePlace modules_place(const FileNames& names, std::string_view logical, const 
   }
   std::string name =
       in_own_list(names, name_in(NameScheme::kModules, logical).value_or(std::string(logical)));
+  constexpr std::string_view kMlp = ".mlp.";
+  if (const size_t at = name.find(kMlp); names.experts_beside_dense && at != std::string::npos) {
+    name.replace(at, kMlp.size(), ".dense_mlp.");
+  }
   constexpr std::string_view kFusedHeads = "attention.qkv_proj.";
   if (const size_t at = name.find(kFusedHeads); names.latent && at != std::string::npos) {
     name.replace(at, kFusedHeads.size(), "attention.q_proj.");
@@ -435,14 +453,17 @@ FilePlace modules_place(const FileNames& names, std::string_view logical, const 
   const auto part = names.latent ? std::nullopt : fused_part(logical);
   if (part) {
     // Of each group its queries, with their gates behind them, a key and a value.
-    const int64_t groups = names.heads / names.heads_per_group;
-    const int64_t queries = names.heads * names.head_size;
-    const int64_t keys = groups * names.head_size;
+    const FileNames::LayerHeads heads = heads_of(names, number_of(split_layer_name(logical)));
+    const int64_t groups = names.heads / heads.heads_per_group;
+    const int64_t queries = names.heads * heads.head_size;
+    const int64_t keys = groups * heads.head_size * heads.keys;
+    const int64_t values = groups * heads.head_size * heads.values;
     const int64_t gates = names.gates ? queries : 0;
     const std::array<int64_t, 4> firsts = {0, queries + gates, queries + gates + keys, queries};
+    const std::array<int64_t, 4> own = {queries, keys, values, queries};
     place_in_groups({.first = firsts[static_cast<size_t>(*part)],
-                     .own = *part == 0 || *part == 3 ? queries : keys,
-                     .all = queries + gates + 2 * keys,
+                     .own = own[static_cast<size_t>(*part)],
+                     .all = queries + gates + keys + values,
                      .groups = groups},
                     place);
   } else if (fused_part(logical) == std::nullopt) {
@@ -501,9 +522,8 @@ bool is_known(const TensorNames& table, std::string_view name) {
   const auto is_packed = [&] {
     const bool has_experts = !table.experts.empty() && name.starts_with(table.experts);
     const std::string_view rest = has_experts ? name.substr(table.experts.size()) : "";
-    return rest.starts_with("gate_up_proj") || rest.starts_with("down_proj") ||
-           (!table.packed_gate_up.empty() &&
-            (rest.starts_with(table.packed_gate_up) || rest.starts_with(table.packed_down)));
+    return !rest.empty() &&
+           (rest.starts_with(table.packed_gate_up) || rest.starts_with(table.packed_down));
   };
   return is_in(table.layer, name) || (!table.stacked && is_packed()) ||
          (table.stacked && name.starts_with(table.experts) &&
@@ -530,7 +550,7 @@ FileNames::FileNames(NameScheme of, const TransformerConfig& config)
       ahead(config.mtp_num_layers),
       more_layers(of.table() != nullptr && of.table()->more_layers),
       tied(!config.untie_embeddings_and_output_weights) {
-  const LayerWidths widths = layer_widths(config);
+  const LayerWidths widths = layer_widths(config, 0);
   heads_per_group = widths.heads / widths.groups;
   head_size = widths.channels;
   gated = widths.gates == 2;
@@ -539,13 +559,29 @@ FileNames::FileNames(NameScheme of, const TransformerConfig& config)
   latent = config.multi_latent_attention;
   gates = config.attention_output_gate;
   linear_keys = config.linear_attention.num_key_heads;
-  for (const AlikeLayers& layers : alike_layers(config)) {
-    const std::string stem = concat("layers.", layers.layer, ".");
-    for (const ModelMatrix& matrix : layer_matrices(config, layers.layer)) {
+  experts_beside_dense = config.moe.num_experts > 1 && config.moe.moe_beside_dense;
+  const bool differs = config.full_attention_kv_channels ||
+                       config.full_attention_num_query_groups ||
+                       config.full_attention_value_is_key || config.num_kv_shared_layers > 0;
+  const auto add_rows = [&](int64_t layer, bool of_all) {
+    const std::string stem = concat("layers.", layer, ".");
+    for (const ModelMatrix& matrix : layer_matrices(config, layer)) {
       if (matrix.experts == 0) {
-        rows[concat(matrix.name.substr(stem.size()), ".")] = matrix.shape[0];
+        rows[concat(of_all ? matrix.name.substr(stem.size()) : matrix.name, ".")] = matrix.shape[0];
       }
     }
+  };
+  for (const AlikeLayers& layers : alike_layers(config)) {
+    add_rows(layers.layer, true);
+  }
+  for (int64_t layer = 0; differs && layer < config.num_layers; ++layer) {
+    add_rows(layer, false);
+    const LayerWidths own = layer_widths(config, layer);
+    const int64_t keys = keys_from(config, layer) ? 0 : 1;
+    of_layers.push_back({.heads_per_group = own.heads / own.groups,
+                         .head_size = own.channels,
+                         .keys = keys,
+                         .values = value_is_key(config, layer) ? 0 : keys});
   }
 }
 
@@ -566,23 +602,22 @@ std::string_view NameScheme::part() const {
 namespace {
 
 // Experts of some families are packed in every file.
-NameScheme scheme_of(const architectures::Architecture& family) {
-  const NameScheme scheme(family.names);
-  return family.names->packed_gate_up.empty() ? scheme : scheme.packed(".weight");
+NameScheme scheme_of(const TensorNames* table) {
+  return table->packed ? NameScheme(table).packed(table->packed_ending) : NameScheme(table);
 }
 
 }  // namespace
 
 NameScheme name_scheme(const TransformerConfig& config) {
   const architectures::Architecture* family = architectures::of(config);
-  return family == nullptr ? NameScheme::kLogical : scheme_of(*family);
+  return family == nullptr ? NameScheme::kLogical : scheme_of(family->names);
 }
 
 NameScheme name_scheme_of(std::string_view model_type) {
   const architectures::Architecture* family = architectures::find(model_type);
   check<ValueError>(family != nullptr, "no family has the model_type \"", model_type,
                     "\"; known are ", architectures::known_types());
-  return scheme_of(*family);
+  return scheme_of(family->names);
 }
 
 NameScheme name_scheme(const std::set<std::string>& names) {
@@ -613,8 +648,8 @@ NameScheme name_scheme(const std::set<std::string>& names) {
   if (best.table() == nullptr || best.table()->stacked || best.table()->experts.empty()) {
     return best;
   }
-  if (!best.table()->packed_gate_up.empty()) {
-    return best.packed(".weight");
+  if (best.table()->packed) {
+    return best.packed(best.table()->packed_ending);
   }
   for (const std::string_view ending : {std::string_view(), std::string_view(".weight")}) {
     const bool packed = std::any_of(kinds.begin(), kinds.end(), [&](const std::string& kind) {

@@ -101,6 +101,16 @@ struct FileNames {
   int64_t ahead = 0;         ///< layers behind these that predict further tokens (mtp_num_layers)
   bool more_layers = false;  ///< the file may have more of these, which are passed over
   bool tied = false;         ///< the output matrix is the table of embeddings
+  bool experts_beside_dense = false;  ///< moe_beside_dense
+
+  /// What a layer's queries, keys and values are in memory.
+  struct LayerHeads {
+    int64_t heads_per_group = 1;
+    int64_t head_size = 1;
+    int64_t keys = 1;    ///< 0: it has another layer's
+    int64_t values = 1;  ///< 0: the same, or its keys'
+  };
+  std::vector<LayerHeads> of_layers = {};  ///< empty: all are alike, as said above
 };
 
 /// The place of a whole logical tensor in a tensor of a file. Along the logical tensor's axis 0 it

@@ -97,6 +97,8 @@ Architecture granitemoehybrid() {
          {"mamba.wo.", "mamba.out_proj."}},
         "block_sparse_moe.",
         {{"w_gate.", "input_linear."}, {"w_up.", "input_linear."}, {"w_down.", "output_linear."}});
+    names.packed = true;
+    names.packed_ending = ".weight";
     names.packed_gate_up = "input_linear";
     names.packed_down = "output_linear";
     return names;

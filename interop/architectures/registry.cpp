@@ -31,6 +31,7 @@
   family(nemotron)                     \
   family(gemma2)                       \
   family(gemma3)                       \
+  family(gemma4)                       \
   family(olmo2)                        \
   family(olmo3)                        \
   family(exaone4)                      \

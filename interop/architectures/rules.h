@@ -132,6 +132,9 @@ struct RotationForm {
   std::string sliding_member = {};  ///< that of the base in older files, if they have one
   bool temperature = false;         ///< llama_4_scaling_beta: queries grow with their position
   bool alpha = false;               ///< `alpha` of a scaling "dynamic" makes the base larger
+  /// Layers without a window turn a share of their pairs (rope_type proportional); there is one
+  /// object for each kind, in all files, and `share` is that of full_attention.
+  bool proportional = false;
 };
 /// Rotation: rope_theta, rope_scaling and partial_rotary_factor, or rope_parameters in place of
 /// all; scaled in any way of rotary_scaling.h.
@@ -150,6 +153,7 @@ struct Windows {
   std::optional<int64_t> by_default = {};  ///< sliding_window where it is left out
   int64_t period = 0;
   bool writes_period = false;  ///< as sliding_window_pattern, beside layer_types
+  bool last_is_full = false;   ///< the last layer has no window, whatever a file says
   /// Layers without a window are not rotated, where any has one.
   bool rotates_sliding_alone = false;
 };
@@ -186,9 +190,16 @@ RulePtr mamba_sizes();
 RulePtr rotation_by_member(const Rules& rotation);
 /// Rotation unless rope_parameters has null as rope_theta.
 RulePtr rotation_unless_null(const Rules& rotation);
+/// Head size and key/value heads of layers without a window, which have others where they are left
+/// out, values that are keys, and layers with the keys of others (Gemma 4).
+Rules heads_by_kind(int64_t head_dim);
+/// A second embedding for each layer: its width where it is left out, and rows of its table.
+Rules per_layer_embeddings(int64_t size, int64_t rows);
 
 /// One MLP a layer, no experts.
 RulePtr dense();
+/// Experts beside the dense MLP of every layer, where enable_moe_block says so.
+Rules experts_beside_dense();
 /// Number of experts, and num_experts_per_tok. `also` is what newer files call the first.
 RulePtr experts(const std::string& member,
                 int64_t number,

@@ -221,7 +221,7 @@ struct RotaryConfig {
   std::optional<double> seq_len_interpolation_factor;
   double rotary_base = 10000.0;
   std::optional<double> sliding_rotary_base;  // of sliding_attention layers, which are unscaled
-  std::string rope_type = "default";          // default|llama3|yarn|longrope|dynamic
+  std::string rope_type = "default";          // default|llama3|yarn|longrope|dynamic|proportional
   double rope_scaling_factor = 8.0;
   int64_t original_max_position_embeddings = 8192;
   double low_freq_factor = 1.0;  // llama3
@@ -320,6 +320,7 @@ struct MoEConfig {
   std::optional<int64_t> moe_router_group_topk;
   double moe_router_norm_epsilon = 1e-20;  // added to the sum that gates are divided by
   bool moe_router_has_bias = false;
+  bool moe_beside_dense = false;  // and the router's norm and scales that go with it
   bool moe_router_enable_expert_bias = false;
   double moe_router_bias_update_rate = 1e-3;
   // none | aux_loss | seq_aux_loss | global_aux_loss | device
@@ -421,6 +422,7 @@ struct TransformerConfig {
   bool qk_layernorm = false;
   std::string qk_layernorm_scope = "head";  // head | each_head | projection
   bool qk_layernorm_after_rotary = false;
+  bool v_layernorm = false;
   std::optional<double> clip_qkv;  // bound of queries, keys and values; empty: none
   bool attention_sinks = false;
   bool attention_output_gate = false;
@@ -477,6 +479,15 @@ struct TransformerConfig {
   bool select_recompute = false;
   bool select_comm_recompute = false;
   std::optional<int64_t> kv_channels;  // resolved: never empty
+  // Of layers of the kind full_attention; empty: as the others.
+  std::optional<int64_t> full_attention_kv_channels;
+  std::optional<int64_t> full_attention_num_query_groups;
+  bool full_attention_value_is_key = false;
+  int64_t num_kv_shared_layers = 0;      // the last so many have an earlier layer's keys and values
+  bool use_double_wide_mlp = false;      // of these layers
+  int64_t per_layer_embedding_size = 0;  // 0: none
+  std::optional<int64_t> per_layer_vocab_size;  // empty: vocab_size
+  bool layer_scalar = false;
   bool distribute_saved_activations = false;
   std::string model_type = "encoder_or_decoder";
   std::optional<bool> apply_rope_fusion;  // empty: use_fused_kernels
@@ -726,7 +737,8 @@ bool has_window(const TransformerConfig& config, int64_t layer);
 std::optional<int64_t> window_left(const TransformerConfig& config, int64_t layer);
 /// Whether the layer's queries and keys are rotated.
 bool has_rotation(const TransformerConfig& config, int64_t layer);
-/// The rotation of its queries and keys: sliding layers have another with sliding_rotary_base.
+/// The rotation of its queries and keys: sliding layers have another with sliding_rotary_base. That
+/// of whole heads where the others' is proportional.
 RotaryConfig rotation_of(const TransformerConfig& config, int64_t layer);
 /// That of sliding layers, where it is another.
 std::optional<RotaryConfig> sliding_rotation(const TransformerConfig& config);
@@ -742,13 +754,36 @@ bool shares_norm(const TransformerConfig& config, int64_t layer);
 /// Whether any layer norms the outputs of its blocks.
 bool norms_outputs_somewhere(const TransformerConfig& config);
 
+/// Channels of a head of queries and keys, and heads of keys and values, of a layer from 0: those
+/// of layers of the kind full_attention may be others (full_attention_kv_channels and so on).
+int64_t kv_channels(const TransformerConfig& config, int64_t layer);
+int64_t num_query_groups(const TransformerConfig& config, int64_t layer);
+/// Whether the layer's values are what its keys are made of (full_attention_value_is_key).
+bool value_is_key(const TransformerConfig& config, int64_t layer);
+/// The layer whose keys and values the layer has in place of its own (num_kv_shared_layers): the
+/// last one of its kind that has any; nothing: it has its own.
+std::optional<int64_t> keys_from(const TransformerConfig& config, int64_t layer);
+/// Whether a later layer has this one's.
+bool gives_keys(const TransformerConfig& config, int64_t layer);
+/// Width inside the dense MLP of a layer: with use_double_wide_mlp that of num_kv_shared_layers
+/// is twice ffn_hidden_size.
+int64_t ffn_hidden_size(const TransformerConfig& config, int64_t layer);
+/// Whether the layer has a dense MLP and experts, whose sum counts (moe_beside_dense).
+bool has_experts_beside_dense(const TransformerConfig& config, int64_t layer);
+/// Rows of the table of per-layer embeddings.
+int64_t per_layer_vocab_size(const TransformerConfig& config);
+
 /// What scores are multiplied by: attention_scale, or kv_channels^-1/2; with multi-latent attention
 /// and yarn that times (0.1 mscale_all_dim ln(rope_scaling_factor) + 1)^2 (DeepSeek-V2,
 /// arXiv:2405.04434).
 double attention_scale(const TransformerConfig& config);
+/// The same of a layer, from 0, by its own kv_channels.
+double attention_scale(const TransformerConfig& config, int64_t layer);
 
-/// Channels of a head that are rotated.
+/// Channels of a head that are rotated; with rope_type proportional all are, some of them by 0.
 int64_t rotated_channels(const TransformerConfig& config);
+/// The same of a layer, from 0.
+int64_t rotated_channels(const TransformerConfig& config, int64_t layer);
 /// Channels of a head's values.
 int64_t value_channels(const TransformerConfig& config);
 

@@ -42,7 +42,7 @@ class MatrixList {
  public:
   MatrixList(const TransformerConfig& config, int64_t layer)
       : config_(config),
-        widths_(layer_widths(config)),
+        widths_(layer_widths(config, layer)),
         layer_(layer),
         path_(layer_path(config, layer)),
         prefix_(concat("layers.", layer, ".")) {}
@@ -54,7 +54,9 @@ class MatrixList {
     }
     if (config_.qk_layernorm && mixer_kind(config_, layer_) == MixerKind::kAttention) {
       head_norms("attention.q_norm", widths_.heads);
-      head_norms("attention.k_norm", widths_.groups);
+      if (!keys_from(config_, layer_)) {
+        head_norms("attention.k_norm", widths_.groups);
+      }
     }
     if (norms_outputs(config_, layer_)) {
       norm("attn_post_norm", "attention_post_norm", hidden);
@@ -63,12 +65,38 @@ class MatrixList {
     if (norms_inputs(config_, layer_) && !shares_norm(config_, layer_)) {
       norm("post_attention_norm", "ffn_norm", hidden);
     }
+    if (has_experts_beside_dense(config_, layer_)) {
+      for (const char* name : {"dense_post_norm", "moe_norm", "moe_post_norm"}) {
+        norm(name, name, hidden);
+      }
+    }
+    if (config_.per_layer_embedding_size > 0) {
+      norm("per_layer_norm", "per_layer_norm", hidden);
+    }
+  }
+
+  // Behind the MLP.
+  void add_per_layer() {
+    const int64_t size = config_.per_layer_embedding_size;
+    if (size > 0) {
+      for (const auto& [name, shape] :
+           {std::pair{"per_layer_gate", Shape{size, config_.hidden_size}},
+            std::pair{"per_layer_projection", Shape{config_.hidden_size, size}}}) {
+        ModelMatrix& matrix = add(name, name, MatrixRole::kPerLayer, shape);
+        matrix.quantizable = matrix.takes_adapter = true;
+      }
+    }
   }
 
   void add_router() {
     add("mlp.router", "moe.router", MatrixRole::kRouter,
         {config_.moe.num_experts, config_.hidden_size})
         .has_bias = config_.moe.moe_router_has_bias;
+    if (config_.moe.moe_beside_dense) {
+      add("mlp.router", "moe.router.scale", MatrixRole::kVector, {config_.hidden_size});
+      add("mlp.router", "moe.router.per_expert_scale", MatrixRole::kVector,
+          {config_.moe.num_experts});
+    }
     if (has_shared_expert() && config_.moe.use_shared_expert_gating) {
       add("mlp.shared_expert_gate", "moe.shared_expert_gate", MatrixRole::kSharedExpertGate,
           {1, config_.hidden_size});
@@ -103,7 +131,10 @@ class MatrixList {
     }
   }
 
-  void add_mlp() { add_mlp("mlp", "feed_forward.", widths_.ffn); }
+  void add_mlp() {
+    add_mlp(has_experts_beside_dense(config_, layer_) ? "dense_mlp" : "mlp", "feed_forward.",
+            widths_.ffn);
+  }
 
   void add_experts() {
     if (has_shared_expert()) {
@@ -135,8 +166,12 @@ class MatrixList {
     if (config_.attention_output_gate) {
       fused("wg", MatrixRole::kQuery, widths_.queries);
     }
-    fused("wk", MatrixRole::kKey, widths_.keys);
-    fused("wv", MatrixRole::kValue, widths_.keys);
+    if (!keys_from(config_, layer_)) {
+      fused("wk", MatrixRole::kKey, widths_.keys);
+      if (!value_is_key(config_, layer_)) {
+        fused("wv", MatrixRole::kValue, widths_.keys);
+      }
+    }
     ModelMatrix& out =
         add("attention.out_proj", "attention.wo", MatrixRole::kOutput, {hidden, widths_.queries});
     out.has_bias = config_.out_proj_has_bias;
@@ -346,19 +381,25 @@ void append(std::vector<ModelMatrix>& to, std::vector<ModelMatrix> from) {
 
 }  // namespace
 
-LayerWidths layer_widths(const TransformerConfig& config, const ModelShares& shares) {
+LayerWidths layer_widths(const TransformerConfig& config,
+                         int64_t layer,
+                         const ModelShares& shares) {
   const int64_t tp = std::max<int64_t>(shares.tensor, 1);
   const int64_t heads = config.num_attention_heads;
   LayerWidths widths;
-  widths.channels = config.kv_channels.value_or(heads > 0 ? config.hidden_size / heads : 0);
+  widths.channels = config.kv_channels ? kv_channels(config, layer)
+                                       : (heads > 0 ? config.hidden_size / heads : 0);
   widths.heads = heads / tp;
-  widths.groups = (config.num_query_groups + tp - 1) / tp;
+  widths.groups = (num_query_groups(config, layer) + tp - 1) / tp;
   widths.queries = checked_product(widths.heads, widths.channels, "num_attention_heads");
   widths.keys = checked_product(widths.groups, widths.channels, "num_query_groups");
   widths.value_channels = config.multi_latent_attention ? config.v_head_dim : widths.channels;
   widths.values = checked_product(widths.groups, widths.value_channels, "num_query_groups");
   widths.context = checked_product(widths.heads, widths.value_channels, "num_attention_heads");
-  widths.ffn = config.ffn_hidden_size / tp;
+  if (keys_from(config, layer)) {
+    widths.keys = widths.values = 0;
+  }
+  widths.ffn = ffn_hidden_size(config, layer) / tp;
   widths.expert_ffn = moe_ffn_hidden_size(config) / std::max<int64_t>(shares.expert_tensor, 1);
   widths.shared_ffn = config.moe.moe_shared_expert_intermediate_size.value_or(0) / tp;
   widths.gates = has_gated_mlp(config) ? 2 : 1;
@@ -417,7 +458,7 @@ LayerKind layer_kind(const TransformerConfig& config, int64_t layer) {
 std::vector<AlikeLayers> alike_layers(const TransformerConfig& config,
                                       int64_t first,
                                       int64_t count) {
-  if (!config.layer_types && config.moe.num_experts <= 1) {
+  if (!config.layer_types && config.moe.num_experts <= 1 && config.num_kv_shared_layers == 0) {
     return count > 0 ? std::vector<AlikeLayers>{{first, count}} : std::vector<AlikeLayers>();
   }
   const auto alike = [&](int64_t a, int64_t b) {
@@ -426,7 +467,8 @@ std::vector<AlikeLayers> alike_layers(const TransformerConfig& config,
                  ? config.layer_types->at(static_cast<size_t>(kind_of(config, layer)))
                  : std::string();
     };
-    return is_moe_layer(config, a) == is_moe_layer(config, b) && type(a) == type(b);
+    return is_moe_layer(config, a) == is_moe_layer(config, b) && type(a) == type(b) &&
+           keys_from(config, a).has_value() == keys_from(config, b).has_value();
   };
   std::vector<AlikeLayers> out;
   for (int64_t layer = first; layer < first + count; ++layer) {
@@ -453,11 +495,13 @@ std::vector<ModelMatrix> layer_matrices(const TransformerConfig& config, int64_t
     table.add_router();
   }
   table.add_mixer();
-  if (kind == LayerKind::kMixture) {
-    table.add_experts();
-  } else {
+  if (kind == LayerKind::kDense || has_experts_beside_dense(config, layer)) {
     table.add_mlp();
   }
+  if (kind == LayerKind::kMixture) {
+    table.add_experts();
+  }
+  table.add_per_layer();
   return table.take();
 }
 
@@ -499,6 +543,26 @@ std::vector<ModelMatrix> matrices_before_layers(const TransformerConfig& config)
   }
   if (config.embedding_norm) {
     append_norm(config, "embedding.norm", "embedding_norm", out);
+  }
+  if (config.per_layer_embedding_size > 0) {
+    const int64_t all =
+        checked_product(config.num_layers, config.per_layer_embedding_size, "num_layers");
+    const std::string module = concat(kLanguageModel, "embedding.per_layer.");
+    out.push_back({.name = "per_layer_embeddings",
+                   .module = module + "table",
+                   .role = MatrixRole::kPerLayerTable,
+                   .shape = {per_layer_vocab_size(config), all},
+                   .sharded_axis = 0});
+    out.push_back({.name = "per_layer_model_projection",
+                   .module = module + "projection",
+                   .role = MatrixRole::kPerLayer,
+                   .shape = {all, hidden},
+                   .quantizable = true,
+                   .takes_adapter = true});
+    append_norm(config, "embedding.per_layer.norm", "per_layer_projection_norm", out);
+    if (config.norm_has_gain) {
+      out.back().shape = {config.per_layer_embedding_size};
+    }
   }
   return out;
 }

@@ -27,10 +27,12 @@ enum class MatrixRole : uint8_t {
   kGate,  ///< of an MLP, a shared expert or a routed expert
   kUp,
   kDown,
-  kAhead,        ///< joins a hidden state and the embedding of a token ahead (mtp_num_layers)
-  kMixing,       ///< of a layer without attention: what makes its state, its gates and its decay
-  kConvolution,  ///< taps of a short convolution, [channels, 1, taps]
-  kVector,       ///< no operand of a product: sinks of attention, numbers of an activation
+  kAhead,          ///< joins a hidden state and the embedding of a token ahead (mtp_num_layers)
+  kMixing,         ///< of a layer without attention: what makes its state, its gates and its decay
+  kConvolution,    ///< taps of a short convolution, [channels, 1, taps]
+  kVector,         ///< no operand of a product: sinks of attention, numbers of an activation
+  kPerLayerTable,  ///< rows of per-layer embeddings, of all layers side by side
+  kPerLayer,       ///< makes per-layer embeddings of the first one, gates or takes them
 };
 
 /// A weight of the model with its bias.
@@ -53,7 +55,8 @@ struct ModelMatrix {
   bool is_norm() const { return role == MatrixRole::kNorm; }
   /// Whether it is the operand of a matrix product.
   bool is_matrix() const {
-    return !is_norm() && role != MatrixRole::kVector && role != MatrixRole::kConvolution;
+    return !is_norm() && role != MatrixRole::kVector && role != MatrixRole::kConvolution &&
+           role != MatrixRole::kPerLayerTable;
   }
 };
 
@@ -70,9 +73,9 @@ struct LayerWidths {
   int64_t groups = 0;    ///< of keys and values; a rank has at least one
   int64_t channels = 0;  ///< of a head
   int64_t queries = 0;   ///< heads * channels
-  int64_t keys = 0;      ///< groups * channels
+  int64_t keys = 0;      ///< groups * channels; 0 of a layer that has another's (keys_from)
   int64_t value_channels = 0;
-  int64_t values = 0;   ///< groups * value_channels
+  int64_t values = 0;   ///< groups * value_channels, or 0 as keys
   int64_t context = 0;  ///< heads * value_channels: what attention gives
   int64_t ffn = 0;      ///< inside the MLP
   int64_t expert_ffn = 0;
@@ -80,8 +83,10 @@ struct LayerWidths {
   int64_t gates = 1;       ///< 2 where the first matrix of an MLP gives gate and up
 };
 
-/// ValueError for sizes whose products exceed 2^53.
-LayerWidths layer_widths(const TransformerConfig& config, const ModelShares& shares = {});
+/// Of a layer, from 0. ValueError for sizes whose products exceed 2^53.
+LayerWidths layer_widths(const TransformerConfig& config,
+                         int64_t layer,
+                         const ModelShares& shares = {});
 
 /// Widths of what a layer without attention computes with, of one rank's share.
 struct MixerWidths {
@@ -124,7 +129,7 @@ std::vector<AlikeLayers> alike_layers(const TransformerConfig& config);
 /// layer_widths.
 std::vector<ModelMatrix> layer_matrices(const TransformerConfig& config, int64_t layer);
 
-/// The embeddings, of tokens and of positions.
+/// The embeddings, of tokens, of positions and of tokens in each layer.
 std::vector<ModelMatrix> matrices_before_layers(const TransformerConfig& config);
 /// The last norm and an output matrix of its own.
 std::vector<ModelMatrix> matrices_after_layers(const TransformerConfig& config);

@@ -301,7 +301,6 @@ class StageEstimate {
                  .expert_tensor = expert_tensor_parallel_size(config.parallel_config)}),
         cp_(at_least_one(config.parallel_config.context_parallel_size)),
         ranks_(data_parallel_size * cp_),
-        widths_(layer_widths(model_, shares_)),
         costs_(layer_costs(config, load)),
         element_(d(size_of(model_.compute_dtype))),
         tokens_(d(config.dataset_config.batch_size) * d(model_.seq_length) / d(cp_)),
@@ -427,7 +426,9 @@ class StageEstimate {
   void add_activations() {
     const double hidden = d(model_.hidden_size);
     estimate_.activations =
-        bytes_of(kept_.bytes + transient_ + d(kept_.passes) * piece_ * element_ * 2 * hidden);
+        bytes_of(kept_.bytes + transient_ +
+                 d(kept_.passes) * piece_ * element_ *
+                     (2 * hidden + 3 * d(model_.num_layers) * d(model_.per_layer_embedding_size)));
     if (!costs_.empty()) {
       return;
     }
@@ -468,12 +469,17 @@ class StageEstimate {
 
   void add_workspace() {
     const double hidden = d(model_.hidden_size);
-    const double queries = d(widths_.queries);
-    const double keys = d(widths_.keys);
-    const double values_in_mlp = d(widths_.gates + 1);
-    double widest = std::max(2 * hidden + d(widths_.ffn) * values_in_mlp,
-                             2 * hidden + 2 * (queries + keys + d(widths_.values)));
+    double widest = 2 * hidden;
+    double segment = 0;  // of keys and values, a quarter of the groups
+    double in_expert = 0;
     for (const AlikeLayers& some : layers_) {
+      const LayerWidths widths = layer_widths(model_, some.layer, shares_);
+      const double values_in_mlp = d(widths.gates + 1);
+      const double keys_and_values = d(widths.keys + widths.values);
+      widest = std::max({widest, 2 * hidden + d(widths.ffn) * values_in_mlp,
+                         2 * hidden + 2 * (d(widths.queries) + keys_and_values)});
+      segment = std::max(segment, keys_and_values / std::min(4.0, d(widths.groups)));
+      in_expert = d(widths.expert_ffn) * values_in_mlp;
       const MixerWidths mixer = mixer_widths(model_, mixer_kind(model_, some.layer), shares_);
       widest = std::max(widest, 2 * hidden + 2 * d(mixer.projected + mixer.values));
     }
@@ -484,13 +490,12 @@ class StageEstimate {
       // Rows of experts and their gradients, also on their way.
       const double rows =
           d(model_.moe.moe_router_topk) * load_ * d(shares_.expert_tensor) / d(shares_.tensor);
-      widest = std::max(widest, rows * (2 * hidden + d(widths_.expert_ffn) * values_in_mlp));
+      widest = std::max(widest, rows * (2 * hidden + in_expert));
     }
     estimate_.workspace = bytes_of(tokens_ * element_ * widest);
     if (cp_ > 1) {
       // Keys and values of whole sequences, a quarter of the groups at a time: gathered, in order
       // and the next ones on their way, and their gradients in float32 in two orders.
-      const double segment = (keys + d(widths_.values)) / std::min(4.0, d(widths_.groups));
       estimate_.workspace += bytes_of(d(cp_) * tokens_ * segment * (3 * element_ + 2 * 4));
     }
   }
@@ -501,8 +506,7 @@ class StageEstimate {
   double load_;
   ModelShares shares_;
   int64_t cp_;
-  int64_t ranks_;  // that share out what they have in common
-  LayerWidths widths_;
+  int64_t ranks_;                 // that share out what they have in common
   std::vector<LayerCost> costs_;  // of each layer of the model, with recomputation
   double element_;
   double tokens_;

@@ -35,7 +35,8 @@ struct Sizes {
     const TransformerConfig& model = config.model_config;
     const ModelParallelConfig& p = config.parallel_config;
     const int64_t tp = std::max<int64_t>(p.tensor_model_parallel_size, 1);
-    widths = layer_widths(model, {.tensor = tp, .expert_tensor = expert_tensor_parallel_size(p)});
+    widths =
+        layer_widths(model, layer, {.tensor = tp, .expert_tensor = expert_tensor_parallel_size(p)});
     tokens = as_double(config.dataset_config.batch_size) * as_double(model.seq_length) /
              as_double(std::max<int64_t>(p.context_parallel_size, 1));
     ranks = as_double(tp);
@@ -58,6 +59,8 @@ struct Sizes {
     groups = as_double(widths.groups);
     ffn = as_double(widths.ffn);
     up = ffn * as_double(widths.gates);
+    value_norms = model.v_layernorm ? values : 0;
+    per_layer = as_double(model.per_layer_embedding_size);
     attention_flops = 2 * mean_context(model, layer) * (queries + context) * tokens;
     const Precision precision = precision_of(model);
     activation = as_double(size_of(precision.activation));
@@ -77,7 +80,9 @@ struct Sizes {
     rows = sent * etp * load;
     ffn = as_double(widths.expert_ffn);
     up = gates * ffn;
-    shared = as_double(widths.shared_ffn);
+    // A dense MLP beside the experts sees every token, as a shared expert does.
+    shared = config.model_config.moe.moe_beside_dense ? as_double(widths.ffn)
+                                                      : as_double(widths.shared_ffn);
     shared_up = gates * shared;
   }
 
@@ -92,6 +97,8 @@ struct Sizes {
   // Of a mixture: tokens whose experts this rank chooses, the rows that it makes of them, and the
   // width of the shared expert.
   double routed = 0, sent = 0, shared = 0, shared_up = 0;
+  double value_norms = 0;  // channels of values that are normed
+  double per_layer = 0;    // width of per-layer embeddings
 };
 
 void set_cost(std::array<OpCost, kOps>& ops,
@@ -121,6 +128,9 @@ LayerOp set_attention_costs(const TransformerConfig& model,
   if (norms) {
     set_cost(ops, LayerOp::kQNorm, per_width * s.queries, !rotates, 0, {LayerOp::kQkv});
     set_cost(ops, LayerOp::kKNorm, per_width * s.keys, !rotates, 0, {LayerOp::kQkv});
+  }
+  if (s.value_norms > 0) {
+    set_cost(ops, LayerOp::kVNorm, per_width * s.value_norms, true, 0, {LayerOp::kQkv});
   }
   const std::vector<LayerOp> heads =
       norms ? std::vector<LayerOp>{LayerOp::kQNorm, LayerOp::kKNorm, LayerOp::kQkv}
@@ -212,6 +222,21 @@ std::array<OpCost, kOps> op_costs(const TransformerConfig& model,
     const double router = s.activation < 4 ? s.routed * s.hidden * 4 : 0;
     ops[static_cast<size_t>(LayerOp::kMapping)].beside = per_row * s.hidden + router;
     ops[static_cast<size_t>(LayerOp::kProjection)].beside = s.sent * s.hidden * s.activation;
+  }
+  if (model.moe.moe_beside_dense && s.routed > 0) {
+    // The experts' norm of the sum, and both branches, before and behind their norms.
+    ops[static_cast<size_t>(LayerOp::kPostAttentionNorm)].beside = hidden;
+    ops[static_cast<size_t>(LayerOp::kFfnPostNorm)].beside = 3 * hidden;
+  }
+  if (s.per_layer > 0) {
+    // The gate, its activation and the embedding; z, which the gate reads, and the norm's input.
+    const double width = s.piece * s.per_layer * s.activation;
+    set(LayerOp::kPerLayerGate, 2 * width, true, 2 * s.piece * s.per_layer * s.hidden,
+        {LayerOp::kProjection});
+    ops[static_cast<size_t>(LayerOp::kPerLayerGate)].beside = width + residual;
+    set(LayerOp::kPerLayerProjection, hidden, true, 2 * s.piece * s.per_layer * s.hidden,
+        {LayerOp::kPerLayerGate});
+    set(LayerOp::kPerLayerNorm, hidden, false, 0, {LayerOp::kPerLayerProjection});
   }
   return ops;
 }

@@ -48,7 +48,7 @@ double matrix_elements(const TransformerConfig& model, int64_t layer) {
 
 // FLOPs of a token in the products of a layer, forward; half of the S x S products of attention.
 double flops_of_layer(const TransformerConfig& model, int64_t layer) {
-  const LayerWidths widths = layer_widths(model);
+  const LayerWidths widths = layer_widths(model, layer);
   const double attention = 2 * mean_context(model, layer) * (d(widths.queries) + d(widths.context));
   return 2 * matrix_elements(model, layer) + attention +
          recurrence_flops(model, mixer_kind(model, layer));
@@ -65,8 +65,14 @@ double flops_of_layers(const TransformerConfig& model, const std::vector<AlikeLa
 // Forward, and backward twice that; without the gradients of weights, which are frozen, as much.
 double passes_over_base(const TransformerConfig& model) { return model.lora.use_lora ? 2 : 3; }
 
+// Of the head, and of what makes per-layer embeddings.
 double head_flops(const TransformerConfig& model) {
-  return 2 * weight_elements(matrices_before_layers(model).front());
+  double elements = 0;
+  const std::vector<ModelMatrix> before = matrices_before_layers(model);
+  for (const ModelMatrix& matrix : before) {
+    elements += matrix.role == MatrixRole::kPerLayer ? weight_elements(matrix) : 0;
+  }
+  return 2 * (elements + weight_elements(before.front()));
 }
 
 // Of the layers that predict further tokens: each joins two vectors, and has a layer like the last

@@ -101,7 +101,8 @@ int64_t ModelModule::out_features() const {
 std::vector<ModelCell> adapted_cells(const TransformerConfig& config, int64_t layer) {
   const CellMaker maker(config);
   std::vector<ModelCell> out;
-  for (const ModelMatrix& matrix : layer_matrices(config, layer)) {
+  for (const ModelMatrix& matrix :
+       layer < 0 ? matrices_before_layers(config) : layer_matrices(config, layer)) {
     if (matrix.takes_adapter || matrix.experts > 0) {
       maker.add(matrix, out);
     }

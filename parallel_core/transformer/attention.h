@@ -16,7 +16,10 @@ namespace tapestry {
 /// Fused projection to queries, keys and values, attention per head, output projection.
 ///
 /// The rows of qkv_proj are ordered by key/value group: the queries of the group, with
-/// attention_output_gate their gates, the group's key, its value. What a head gives is multiplied
+/// attention_output_gate their gates, the group's key, its value. A layer with the keys and values
+/// of another (num_kv_shared_layers) has queries alone; with full_attention_value_is_key the value
+/// is the key before its norm and rotation. With v_layernorm values are divided by their root mean
+/// square. What a head gives is multiplied
 /// by sigmoid(its gate) before the output projection (Qwen3-Next). Hidden states are [B, S, H] or,
 /// with data_layout SBH, [S, B, H].
 ///
@@ -41,8 +44,13 @@ class ParallelAttention final : public TokenMixer {
 
  private:
   Tensor heads(const Tensor& x) const;
+  Tensor normed_values(const Tensor& v, const LayerPass& pass) const;
   void norm_heads(Tensor& q, Tensor& k, const LayerPass& pass) const;
   void rotate(Tensor& q, Tensor& k, const AttentionContext& context, const LayerPass& pass) const;
+  void share_keys(Tensor& k,
+                  Tensor& v,
+                  const AttentionContext& context,
+                  const LayerPass& pass) const;
   Tensor temperatures(const AttentionContext& context, int64_t tokens) const;
 
   int64_t layer_;  // from 0
@@ -54,6 +62,11 @@ class ParallelAttention final : public TokenMixer {
   int64_t total_groups_;
   int64_t first_group_ = 0;
   int64_t head_dim_;
+  std::optional<int64_t> keys_from_;  // the layer whose keys and values it has
+  bool gives_keys_;                   // another layer has its
+  bool value_is_key_;
+  bool norms_values_;
+  double norm_epsilon_;
   bool rotates_;
   bool gates_;
   bool norms_after_rotary_;

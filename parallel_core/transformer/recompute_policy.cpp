@@ -126,6 +126,9 @@ void add_attention_names(const TransformerConfig& config, const AddNames& add) {
     add(LayerOp::kQNorm, {"attention.q_norm.norm"}, {"self_attention.q_layernorm.norm"});
     add(LayerOp::kKNorm, {"attention.k_norm.norm"}, {"self_attention.k_layernorm.norm"});
   }
+  if (config.v_layernorm) {
+    add(LayerOp::kVNorm, {"attention.v_norm.norm"}, {});
+  }
   if (config.position_embedding_type == "rope") {
     add(LayerOp::kRotary, {"attention.apply_rotary_emb"}, {"self_attention.apply_rotary_pos_emb"});
   }
@@ -220,6 +223,15 @@ std::vector<LayerOpName> layer_op_names(const TransformerConfig& config) {
   }
   if (norms_outputs) {
     add(LayerOp::kFfnPostNorm, {"ffn_post_norm.norm"}, {"post_mlp_layernorm.norm"});
+  }
+  if (config.moe.moe_beside_dense) {
+    add(LayerOp::kPostAttentionNorm, {"moe_norm.norm"}, {});
+    add(LayerOp::kFfnPostNorm, {"dense_post_norm.norm", "moe_post_norm.norm"}, {});
+  }
+  if (config.per_layer_embedding_size > 0) {
+    add(LayerOp::kPerLayerGate, {"per_layer_gate", "per_layer_gate.matmul"}, {});
+    add(LayerOp::kPerLayerProjection, {"per_layer_projection", "per_layer_projection.matmul"}, {});
+    add(LayerOp::kPerLayerNorm, {"per_layer_norm.norm"}, {});
   }
   return names;
 }

@@ -17,6 +17,7 @@ enum class LayerOp : uint8_t {
   kQkv,  ///< the projection of a mixer's input, also of those that are not attention
   kQNorm,
   kKNorm,
+  kVNorm,
   kRotary,
   kConvolution,
   kCoreAttention,
@@ -31,6 +32,9 @@ enum class LayerOp : uint8_t {
   kActivation,
   kProjection,
   kFfnPostNorm,
+  kPerLayerGate,        ///< of per-layer embeddings, with their product
+  kPerLayerProjection,  ///< of that
+  kPerLayerNorm,
   kCount,
 };
 using LayerOpSet = std::bitset<static_cast<size_t>(LayerOp::kCount)>;

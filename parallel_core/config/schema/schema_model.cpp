@@ -157,6 +157,59 @@ constexpr Key kKeys[] = {
      .check = kSize,
      .default_text = "32; num_attention_heads without `group_query_attention`",
      .doc = "Key/value heads; divides `num_attention_heads`."},
+    {.name = "full_attention_kv_channels",
+     .field = f<&M::full_attention_kv_channels>,
+     .form = Form::kDecided,
+     .check = kSize,
+     .aliases = "global_head_dim",
+     .default_text = "kv_channels",
+     .doc = "Size of one head in layers of the kind `full_attention`, as in Gemma 4. Has no effect "
+            "without `layer_types`."},
+    {.name = "full_attention_num_query_groups",
+     .field = f<&M::full_attention_num_query_groups>,
+     .form = Form::kDecided,
+     .check = kSize,
+     .aliases = "num_global_key_value_heads",
+     .default_text = "num_query_groups",
+     .doc = "Key/value heads in layers of the kind `full_attention`; divides "
+            "`num_attention_heads`."},
+    {.name = "full_attention_value_is_key",
+     .field = f<&M::full_attention_value_is_key>,
+     .form = Form::kDecided,
+     .doc = "Layers of the kind `full_attention` have no matrix that makes values: what makes keys "
+            "makes them too, before norm and rotation."},
+    {.name = "num_kv_shared_layers",
+     .field = f<&M::num_kv_shared_layers>,
+     .form = Form::kDecided,
+     .check = at_least(0),
+     .doc = "The last so many layers make no keys and values but use those of the last layer "
+            "before them that is of their kind, normed and rotated, as in Gemma 3n and 4. Both "
+            "must lie on one pipeline stage."},
+    {.name = "use_double_wide_mlp",
+     .field = f<&M::use_double_wide_mlp>,
+     .form = Form::kDecided,
+     .doc = "The MLP of `num_kv_shared_layers` is 2 `ffn_hidden_size` wide."},
+    {.name = "per_layer_embedding_size",
+     .field = f<&M::per_layer_embedding_size>,
+     .form = Form::kDecided,
+     .check = at_least(0),
+     .aliases = "hidden_size_per_layer_input",
+     .doc = "Width p of a second embedding e of each token for each layer, as in Gemma 3n and 4. "
+            "Behind the MLP norm(W_p (gelu(W_g z) * e)) is added to the sum z. e is, divided by "
+            "the root of 2, a row of a table plus a normed product with the first embedding. 0: "
+            "none."},
+    {.name = "per_layer_vocab_size",
+     .field = f<&M::per_layer_vocab_size>,
+     .form = Form::kDecided,
+     .check = kSize,
+     .aliases = "vocab_size_per_layer_input",
+     .default_text = "vocab_size",
+     .doc = "Rows of that table; at least `vocab_size`."},
+    {.name = "layer_scalar",
+     .field = f<&M::layer_scalar>,
+     .form = Form::kDecided,
+     .doc = "Multiply what a layer gives by a number of the layer, which files hold and training "
+            "leaves alone; 1 in new models. As in Gemma 4."},
     {.name = "position_embedding_type",
      .field = f<&M::position_embedding_type>,
      .form = Form::kTold,
@@ -214,13 +267,15 @@ constexpr Key kKeys[] = {
     {.name = "rotary_config.rope_type",
      .field = f<&M::rotary_config, &R::rope_type>,
      .form = Form::kTold,
-     .check = one_of("default|llama3|yarn|longrope|dynamic"),
+     .check = one_of("default|llama3|yarn|longrope|dynamic|proportional"),
      .value_aliases = "su=longrope",
      .doc = "How a model is used on longer texts than it was first trained on. `llama3`: low "
             "frequencies are divided, as in Llama 3.1 and later. `yarn`: the same with a ramp, and "
             "queries and keys become a little longer. `longrope`: each frequency has its own "
             "divisor, one for short texts and one for long ones. `dynamic`: the base grows with "
-            "the text."},
+            "the text. `proportional`: `rotary_percent` is the share of the pairs that turn, with "
+            "frequencies as if all did, and the others stand still, as in Gemma 4; layers with "
+            "`sliding_rotary_base` turn whole heads."},
     {.name = "rotary_config.rope_scaling_factor",
      .field = f<&M::rotary_config, &R::rope_scaling_factor>,
      .form = Form::kTold,
@@ -586,6 +641,11 @@ constexpr Key kKeys[] = {
      .form = Form::kDecided,
      .check = satisfies(check_time_step_limit, "[least, most]"),
      .doc = "Bounds of a token's time step in `mamba`. null: none."},
+    {.name = "v_layernorm",
+     .field = f<&M::v_layernorm>,
+     .form = Form::kDecided,
+     .doc = "Divide each head's values by their root mean square, without a gain, as Gemma 4 "
+            "does."},
     {.name = "attention_scale",
      .field = f<&M::attention_scale>,
      .form = Form::kDecided,

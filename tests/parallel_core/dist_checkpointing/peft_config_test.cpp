@@ -274,6 +274,11 @@ TEST_F(PeftConfigTest, SaysWhatOurKeysSayAndBack) {
   };
   const std::vector<Case> cases = {
       {"llama, all", testing::llama({testing::kUntied}), {}, {}},
+      {"gemma4, all", testing::gemma4(), {}, {}},
+      {"gemma4, what is of per-layer embeddings",
+       testing::gemma4(),
+       {targets + "[{target_cells: ['.*per_layer.*']}]"},
+       {}},
       {"llama, queries of layer 1",
        testing::llama(),
        {targets + "[{target_cells: ['model.layers.1.self_attn.q_proj']}]"},

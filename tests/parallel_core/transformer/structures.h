@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/parallel_core/model_families.h"
+
 namespace tapestry::testing {
 
 struct Structure {
@@ -160,6 +162,29 @@ inline std::vector<Structure> structures() {
       {"ahead_after_a_window",
        {rope, m + "window_size=[2, 0]", m + "layer_types=[full_attention, sliding_attention]",
         m + "no_rope_layers=[1, 0]", m + "mtp_num_layers=2", grouped, m + "num_query_groups=2"}},
+      {"heads_by_kind",
+       {rope, rms, m + "window_size=[3, 0]", m + "sliding_window_pattern=2",
+        m + "full_attention_kv_channels=12", m + "rotary_config.rotary_percent=0.5",
+        m + "qk_layernorm=True", m + "v_layernorm=True"}},
+      {"proportional_rotation",
+       {rope, m + "rotary_config.rope_type=proportional", m + "rotary_config.rotary_percent=0.6",
+        m + "rotary_config.seq_len_interpolation_factor=2"}},
+      {"values_that_are_keys",
+       {rope, rms, grouped, m + "num_query_groups=2", m + "window_size=[3, 0]",
+        m + "sliding_window_pattern=2", m + "full_attention_num_query_groups=1",
+        m + "full_attention_value_is_key=True", m + "qk_layernorm=True", m + "clip_qkv=0.5"}},
+      {"shared_keys",
+       {rope, m + "num_layers=3", m + "num_kv_shared_layers=2", m + "use_double_wide_mlp=True",
+        m + "qk_layernorm=True"}},
+      {"shared_keys_by_kind",
+       {rms, swiglu, no_bias, m + "num_layers=5", m + "num_kv_shared_layers=2",
+        m + "window_size=[2, 0]",
+        m + "layer_types=[full_attention, sliding_attention, sliding_attention, full_attention, "
+            "sliding_attention]"}},
+      {"per_layer_embeddings", {rope, m + "per_layer_embedding_size=6"}},
+      {"layer_scalar", {rope, rms, m + "layer_scalar=True", m + "norm_placement=parallel"}},
+      {"gemma4", gemma4()},
+      {"gemma4_moe", gemma4_moe()},
   };
 }
 
