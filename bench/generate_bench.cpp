@@ -79,7 +79,9 @@ int64_t fill_weights(GPTModel& model) {
     if (parameter.is_quantized()) {
       const QuantizedMatrix& matrix = parameter.quantized();
       const Tensor& blocks = matrix.bytes();
-      const Tensor some = quantize(block.view({-1, matrix.in()}), matrix.format()).bytes();
+      const int64_t whole = block.numel() / matrix.in() * matrix.in();
+      const Tensor some =
+          quantize(block.slice(0, 0, whole).view({-1, matrix.in()}), matrix.format()).bytes();
       for (int64_t row = 0; row < blocks.shape()[0]; row += some.shape()[0]) {
         const int64_t rows = std::min(some.shape()[0], blocks.shape()[0] - row);
         std::memcpy(static_cast<char*>(blocks.raw()) + row * blocks.shape()[1], some.raw(),
