@@ -181,8 +181,7 @@ OpenModel open_model(const OpenModelOptions& options, const std::shared_ptr<Proc
     opened.model = model_without_weights(
         config, [&](const nn::Parameter& parameter) { return blocks_in_file(*file, parameter); });
   } else {
-    opened.model = model_without_weights(
-        config, blocks ? BlocksOf([&](const nn::Parameter&) { return blocks; }) : BlocksOf());
+    opened.model = model_without_weights(config, blocks ? all_in(*blocks) : BlocksOf());
   }
   load_weights(*opened.model, config.model_config, opened.folder);
   return opened;

@@ -12,6 +12,11 @@ namespace tapestry {
 /// The format of a matrix; none for one that is to stay as it is.
 using BlocksOf = std::function<std::optional<BlockFormat>(const nn::Parameter&)>;
 
+/// The same one for all.
+inline BlocksOf all_in(BlockFormat format) {
+  return [format](const nn::Parameter&) { return std::optional(format); };
+}
+
 struct QuantizeBaseOptions {
   BlockFormat format = BlockFormat::kQ8_0;
   BlocksOf format_of = {};         ///< in place of `format`, if it is not empty

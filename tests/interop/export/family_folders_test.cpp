@@ -146,7 +146,7 @@ TEST(FamilyFolders, AreReadIntoBlocks) {
       values.emplace(entry.name, entry.parameter->detach());
     }
     for (const BlockFormat format : kernels::kBlockFormats) {
-      const auto model = model_without_weights(config, format);
+      const auto model = model_without_weights(config, all_in(format));
       load_weights(*model, config.model_config, dir.file("in"));
       int64_t of_experts = 0;
       int64_t quantized = 0;
@@ -177,7 +177,7 @@ TEST(FamilyFolders, OfOtherWidthsAreNoBlocks) {
   make_family_folder("qwen3_moe", kFloat32, dir.file("in"));
   const AllConfig config = open_export_source(dir.file("in")).config;
   EXPECT_THAT(
-      message_of<ValueError>([&] { model_without_weights(config, BlockFormat::kQ4_0); }),
+      message_of<ValueError>([&] { model_without_weights(config, all_in(BlockFormat::kQ4_0)); }),
       HasSubstr(
           "layers.0.mlp.experts.w2: 48 numbers of a row on this rank cannot be blocks of 32"));
 }

@@ -351,7 +351,7 @@ class PlainModel {
     return linear_layer(cat(contexts, -1) * gates, name + "wo", c_.out_proj_has_bias);
   }
 
-  Tensor mix(const Tensor& x, const std::string& name) const {
+  Tensor mix(const Tensor& x, const std::string& name) {
     if (mixer_kind(c_, layer_) == MixerKind::kAttention) {
       return attention(x, name + "attention.");
     }
