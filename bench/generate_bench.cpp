@@ -162,7 +162,8 @@ int run(int argc, char** argv) {
   const auto dtype = (*parsed)["dtype"].as<std::string>();
   const AllConfig config = config_of((*parsed)["preset"].as<std::string>(), dtype);
   const TransformerConfig& c = config.model_config;
-  const auto model = model_without_weights(config, kernels::block_format(dtype));
+  const auto blocks = kernels::block_format(dtype);
+  const auto model = model_without_weights(config, blocks ? all_in(*blocks) : BlocksOf());
   const int64_t bytes = fill_weights(*model);
   int64_t parameters = 0;
   for (const auto& entry : model->named_parameters()) {

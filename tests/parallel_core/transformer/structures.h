@@ -30,7 +30,7 @@ inline std::vector<Structure> structures() {
     return a;
   };
   const std::vector<std::string> delta_net = {
-      m + "linear_num_key_heads=2", m + "linear_num_value_heads=4", m + "linear_key_head_dim=6",
+      m + "linear_num_key_heads=4", m + "linear_num_value_heads=8", m + "linear_key_head_dim=6",
       m + "linear_value_head_dim=10"};
   const std::vector<std::string> mamba = {m + "mamba_num_heads=4", m + "mamba_head_dim=6",
                                           m + "mamba_state_dim=5"};
@@ -77,7 +77,7 @@ inline std::vector<Structure> structures() {
       {"short_conv_with_bias",
        {m + "layer_types=[conv]", m + "short_conv_has_bias=True", m + "short_conv_kernel_dim=4"}},
       {"mamba", joined({rms, m + "layer_types=[full_attention, mamba]"}, mamba)},
-      {"mamba_in_groups", joined({rms, m + "layer_types=[mamba]", m + "mamba_num_groups=2",
+      {"mamba_in_groups", joined({rms, m + "layer_types=[mamba]", m + "mamba_num_groups=4",
                                   m + "mamba_proj_has_bias=True", m + "mamba_conv_has_bias=False",
                                   m + "mamba_time_step_limit=[0.3, 1.4]"},
                                  mamba)},
