@@ -1,5 +1,6 @@
 #include "parallel_core/context_parallel/recurrence.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "autograd/ops/map.h"
@@ -53,6 +54,12 @@ struct SendState {
   }
 };
 
+void check_two_chunks(int64_t tokens) {
+  check<ValueError>(tokens % 2 == 0,
+                    "context parallelism: a rank has two chunks of a sequence, but ", tokens,
+                    " tokens");
+}
+
 // The owner of the chunk behind or before; this rank's own halves follow one another in the middle.
 int owner_of(const ContextParallelLayout& layout, int64_t chunk) {
   return static_cast<int>(chunk < layout.size ? chunk : layout.chunks() - 1 - chunk);
@@ -69,9 +76,7 @@ Tensor context_parallel_recurrence(
   if (layout.size == 1) {
     return recur({.begin = 0, .end = tokens, .first = 0}, {}, false).out;
   }
-  check<ValueError>(tokens % 2 == 0,
-                    "context parallelism: a rank has two chunks of a sequence, but ", tokens,
-                    " tokens");
+  check_two_chunks(tokens);
   const int64_t count = tokens / 2;
   TensorList halves;
   Tensor own;  // behind the first half
@@ -111,13 +116,12 @@ Tensor context_parallel_convolution(const Tensor& x,
   }
   const int64_t tokens = x.size(1);
   const int64_t count = tokens / 2;
-  check<ValueError>(tokens % 2 == 0 && count >= back, "context parallelism: chunks of ", count,
-                    " tokens are shorter than the ", back,
-                    " that the short convolution looks back; use a longer model_config.seq_length "
-                    "or a smaller context_parallel_size");
+  check_two_chunks(tokens);
+  // Of each chunk what is looked back at; a shorter one as a whole, so that several follow on.
+  const int64_t tail = std::min(back, count);
   const auto half_of = [&](int half) { return x.slice(1, half * count, (half + 1) * count); };
   const Tensor tails = gather_chunks(
-      cat({half_of(0).slice(1, count - back, count), half_of(1).slice(1, count - back, count)}, 1),
+      cat({half_of(0).slice(1, count - tail, count), half_of(1).slice(1, count - tail, count)}, 1),
       1, layout);
   TensorList halves;
   for (const int half : {0, 1}) {
@@ -125,7 +129,11 @@ Tensor context_parallel_convolution(const Tensor& x,
     ShortConvolutionOptions own = options;
     own.first_position = chunk * count;
     if (chunk > 0 && back > 0) {
-      own.previous = tails.slice(1, (chunk - 1) * back, chunk * back);
+      const int64_t end = chunk * tail;
+      const Tensor before = tails.slice(1, std::max<int64_t>(end - back, 0), end);
+      own.previous = end >= back
+                         ? before
+                         : cat({zeros({x.size(0), back - end, x.size(2)}, x.dtype()), before}, 1);
     }
     halves.push_back(short_convolution(half_of(half), weight, own));
   }

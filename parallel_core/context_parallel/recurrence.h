@@ -38,9 +38,9 @@ Tensor context_parallel_recurrence(
     const ContextParallelLayout& layout,
     const std::function<StateResult(const TokenRun&, const Tensor&, bool)>& recur);
 
-/// short_convolution() of x [B, S/n, C], the rank's tokens, whose last inputs of the chunk before
-/// come from the rank that has it. document_starts are those of whole sequences, [B or 1, S].
-/// ValueError if a chunk has fewer tokens than the convolution looks back.
+/// short_convolution() of x [B, S/n, C], the rank's tokens; the inputs before each of its chunks
+/// come from the ranks that have them. document_starts are those of whole sequences, [B or 1, S].
+/// ValueError if a rank has an odd number of tokens.
 Tensor context_parallel_convolution(const Tensor& x,
                                     const Tensor& weight,
                                     const ShortConvolutionOptions& options,
