@@ -463,7 +463,8 @@ TEST(PeftNames, ABiasBesideAnAdapterIsOfTheBaseLayer) {
 }
 
 TEST(PeftNames, AFusedGateHasItsBsBelowEachOther) {
-  const FileNames phi3(name_scheme_of("phi3"), testing::small_config().model_config);
+  const FileNames phi3(name_scheme_of("phi3"),
+                       testing::small_config({"model_config.hidden_act=swiglu"}).model_config);
   const std::string stem = "base_model.model.model.layers.1.mlp.gate_up_proj";
   EXPECT_EQ(peft_place(phi3, {}, "layers.1.feed_forward.w_gate_up.lora_A.weight", {3, 32}).name,
             stem + ".lora_A.weight");
