@@ -18,7 +18,7 @@
 #include "autograd/kernels/gemm/gemm.h"
 #include "autograd/kernels/gemm/gemm_blas.h"
 #include "autograd/kernels/gemm/gemm_few_rows.h"
-#include "autograd/kernels/gemm/gemm_q8_0.h"
+#include "autograd/kernels/gemm/gemm_quantized.h"
 #include "autograd/kernels/gemm/gemm_tiled.h"
 #include "autograd/kernels/gemm/gemm_widened.h"
 #include "autograd/kernels/machine/cpu.h"
@@ -26,6 +26,7 @@
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/random.h"
 #include "autograd/ops/transformer/quantized_matrix.h"
+#include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "bench/bench_options.h"
 
@@ -108,10 +109,14 @@ void measure(DType dtype,
   }
 }
 
-/// The same with W in blocks of Q8_0 and x in bfloat16.
-void measure_q8(
-    int64_t out, int64_t in, const std::vector<int64_t>& rows, int64_t weight_mib, double budget) {
-  const QuantizedMatrix first = quantize_q8_0(randn({out, in}));
+/// The same with W in blocks and x in bfloat16.
+void measure_blocks(BlockFormat format,
+                    int64_t out,
+                    int64_t in,
+                    const std::vector<int64_t>& rows,
+                    int64_t weight_mib,
+                    double budget) {
+  const QuantizedMatrix first = quantize(randn({out, in}), format);
   const int64_t bytes = first.bytes().numel();
   Weights weights;
   for (int64_t i = 0; i < std::max<int64_t>(2, (weight_mib << 20) / bytes); ++i) {
@@ -122,12 +127,14 @@ void measure_q8(
     const Tensor y = empty({n, out}, kBFloat16);
     const double seconds = best_seconds(
         [&] {
-          kernels::gemm_q8_0(kBFloat16, n, {weights.take(), out, in}, x.raw(), in, 0, y.raw(), out);
+          kernels::gemm_quantized(kBFloat16, n, {format, weights.take(), out, in}, x.raw(), in, 0,
+                                  y.raw(), out);
         },
         budget);
-    std::cout << "| " << n << " x " << out << " x " << in << " | q8_0 | " << std::fixed
-              << std::setprecision(1) << static_cast<double>(bytes) / seconds / 1e9 << " | - | - | "
-              << 2e-9 * static_cast<double>(n * out * in) / seconds << " |" << std::endl;
+    std::cout << "| " << n << " x " << out << " x " << in << " | " << name_of(format) << " | "
+              << std::fixed << std::setprecision(1) << static_cast<double>(bytes) / seconds / 1e9
+              << " | - | - | " << 2e-9 * static_cast<double>(n * out * in) / seconds << " |"
+              << std::endl;
   }
 }
 
@@ -135,8 +142,10 @@ int run(int argc, char** argv) {
   namespace po = boost::program_options;
   po::options_description options("few_rows_bench");
   options.add_options()("quick", "small shapes, to see that it works")(
-      "dtype", po::value<std::string>(), "only float32, bfloat16, float16 or q8_0")(
+      "dtype", po::value<std::string>(), "only float32, bfloat16, float16, q8_0 or q4_0")(
       "rows", po::value<std::vector<int64_t>>()->multitoken(), "of x; default: 1 2 4 8 16 32 64")(
+      "matrix", po::value<std::vector<int64_t>>()->multitoken(),
+      "OUT IN of W; default: those of a Llama of 1.1 billion parameters")(
       "seconds", po::value<double>()->default_value(0.2), "for each time");
   const std::optional<po::variables_map> parsed = bench::parse_options(argc, argv, options);
   if (!parsed) {
@@ -156,9 +165,14 @@ int run(int argc, char** argv) {
   struct Matrix {
     int64_t out, in;
   };
-  const std::vector<Matrix> matrices =
+  std::vector<Matrix> matrices =
       quick ? std::vector<Matrix>{{96, 64}}
             : std::vector<Matrix>{{2048, 2048}, {5632, 2048}, {2048, 5632}, {32000, 2048}};
+  if (arguments.count("matrix") != 0) {
+    const auto sizes = arguments["matrix"].as<std::vector<int64_t>>();
+    check<ValueError>(sizes.size() == 2, "--matrix needs OUT and IN, got ", sizes.size(), " sizes");
+    matrices = {{sizes[0], sizes[1]}};
+  }
   for (const DType dtype : {kBFloat16, kFloat32, kFloat16}) {
     if (!bench::is_chosen(arguments, "dtype", name_of(dtype))) {
       continue;
@@ -168,10 +182,13 @@ int run(int argc, char** argv) {
               quick ? 0 : arguments["seconds"].as<double>());
     }
   }
-  if (bench::is_chosen(arguments, "dtype", "q8_0")) {
+  for (const BlockFormat format : kernels::kBlockFormats) {
+    if (!bench::is_chosen(arguments, "dtype", name_of(format))) {
+      continue;
+    }
     for (const Matrix& matrix : matrices) {
-      measure_q8(matrix.out, matrix.in, rows, quick ? 0 : 700,
-                 quick ? 0 : arguments["seconds"].as<double>());
+      measure_blocks(format, matrix.out, matrix.in, rows, quick ? 0 : 700,
+                     quick ? 0 : arguments["seconds"].as<double>());
     }
   }
   return 0;

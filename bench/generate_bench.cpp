@@ -27,13 +27,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kBlocks = "q8_0";
-
-// As open_model has it: blocks of 8 bits are widened to float32.
+// As open_model has it: blocks are widened to float32.
 std::string computed_in(const std::string& dtype) {
-  check<ValueError>(dtype == "float32" || dtype == "bfloat16" || dtype == kBlocks, "--dtype is '",
-                    dtype, "', expected float32, bfloat16 or ", kBlocks);
-  return dtype == kBlocks ? "float32" : dtype;
+  const bool blocks = kernels::block_format(dtype).has_value();
+  check<ValueError>(dtype == "float32" || dtype == "bfloat16" || blocks, "--dtype is '", dtype,
+                    "', expected float32, bfloat16, q8_0 or q4_0");
+  return blocks ? "float32" : dtype;
 }
 
 // A Llama with random weights.
@@ -78,8 +77,11 @@ int64_t fill_weights(GPTModel& model) {
   for (const auto& entry : model.named_parameters()) {
     const nn::Parameter& parameter = *entry.parameter;
     if (parameter.is_quantized()) {
-      const Tensor& blocks = parameter.quantized().bytes();
-      const Tensor some = quantize_q8_0(block.view({-1, parameter.quantized().in()})).bytes();
+      const QuantizedMatrix& matrix = parameter.quantized();
+      const Tensor& blocks = matrix.bytes();
+      const int64_t whole = block.numel() / matrix.in() * matrix.in();
+      const Tensor some =
+          quantize(block.slice(0, 0, whole).view({-1, matrix.in()}), matrix.format()).bytes();
       for (int64_t row = 0; row < blocks.shape()[0]; row += some.shape()[0]) {
         const int64_t rows = std::min(some.shape()[0], blocks.shape()[0] - row);
         std::memcpy(static_cast<char*>(blocks.raw()) + row * blocks.shape()[1], some.raw(),
@@ -144,8 +146,9 @@ int run(int argc, char** argv) {
   po::options_description options("generate_bench");
   options.add_options()("preset", po::value<std::string>()->default_value("llama_1b"),
                         "llama_1b | llama_110m | tiny")(
-      "dtype", po::value<std::string>()->default_value("bfloat16"), "float32 | bfloat16 | q8_0")(
-      "context", po::value<int64_t>()->default_value(512), "tokens of each prompt")(
+      "dtype", po::value<std::string>()->default_value("bfloat16"),
+      "float32 | bfloat16 | q8_0 | q4_0")("context", po::value<int64_t>()->default_value(512),
+                                          "tokens of each prompt")(
       "tokens", po::value<int64_t>()->default_value(16), "that are added to each")(
       "batch", po::value<int64_t>()->default_value(16), "texts side by side")(
       "machine", po::value<std::string>(),
@@ -159,7 +162,8 @@ int run(int argc, char** argv) {
   const auto dtype = (*parsed)["dtype"].as<std::string>();
   const AllConfig config = config_of((*parsed)["preset"].as<std::string>(), dtype);
   const TransformerConfig& c = config.model_config;
-  const auto model = model_without_weights(config, dtype == kBlocks);
+  const auto blocks = kernels::block_format(dtype);
+  const auto model = model_without_weights(config, blocks ? all_in(*blocks) : BlocksOf());
   const int64_t bytes = fill_weights(*model);
   int64_t parameters = 0;
   for (const auto& entry : model->named_parameters()) {

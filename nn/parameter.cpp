@@ -31,10 +31,9 @@ struct DecodedPage {
 // The one that this thread has opened last.
 thread_local std::weak_ptr<DecodedPage> last_decoded;
 
-Tensor decoded_window(const QuantizedMatrix& matrix) {
+Tensor decoded_window(const QuantizedMatrix& matrix, const Shape& shape) {
   const auto page = std::make_shared<DecodedPage>();
   page->matrix = matrix;
-  const Shape shape{matrix.out(), matrix.in()};
   const Ref<Storage> storage =
       make_ref<Storage>(shape.numel() * size_of(kFloat32), [page]() -> std::byte* {
         if (const auto before = last_decoded.lock(); before != nullptr && before != page) {
@@ -98,18 +97,26 @@ Tensor Parameter::compute_copy(DType wanted) const {
 
 void Parameter::set_quantized(const QuantizedMatrix& matrix) {
   check<RuntimeError>(!requires_grad(),
-                      "Parameter: blocks of Q8_0 cannot be trained; call set_requires_grad(false) "
-                      "before");
-  check<ValueError>(matrix.defined() && shape() == Shape{matrix.out(), matrix.in()},
+                      "Parameter: blocks cannot be trained; call set_requires_grad(false) before");
+  check<ValueError>(matrix.defined() && dim() >= 2 && shape().back() == matrix.in() &&
+                        numel() == matrix.out() * matrix.in(),
                     "Parameter: a matrix [", matrix.defined() ? matrix.out() : 0, ", ",
                     matrix.defined() ? matrix.in() : 0, "] does not fit into ", shape());
-  set_data(*this, decoded_window(matrix));
+  set_data(*this, decoded_window(matrix, shape()));
   quantized_ = matrix;
 }
 
 void Parameter::store_quantized() const {
-  check<RuntimeError>(is_quantized(), "Parameter: has no blocks of Q8_0 to store into");
-  quantize_q8_0_into(detach(), quantized_, 0);
+  check<RuntimeError>(is_quantized(), "Parameter: has no blocks to store into");
+  quantize_into(detach().view({-1, quantized_.in()}), quantized_, 0);
+}
+
+void Parameter::store_quantized(const Tensor& rows, int64_t first_row) const {
+  check<RuntimeError>(is_quantized(), "Parameter: has no blocks to store into");
+  quantize_into(rows, quantized_, first_row);
+  if (const auto page = last_decoded.lock(); page && page->storage == storage().get()) {
+    page->close();  // it shows what was there before
+  }
 }
 
 }  // namespace tapestry::nn

@@ -76,17 +76,21 @@ class Parameter : public Tensor {
   /// has changed in place. Not part of the graph. An optimizer keeps it up to date.
   Tensor compute_copy(DType wanted) const;
 
-  /// Keeps the numbers of a matrix [out, in] as blocks of Q8_0 in place of floating ones. It wants
-  /// no gradient then (RuntimeError if it does); products take quantized(). To everybody else it is
-  /// a float32 tensor of the same shape, a window that decodes the blocks when it is touched and
-  /// whose memory goes when the next such parameter is touched. What is written there is lost
-  /// unless store_quantized() follows at once. ValueError unless the shapes fit.
+  /// Keeps the numbers of a matrix [out, in], or of several [.., out, in] one below the other, as
+  /// blocks in place of floating ones. It wants no gradient then (RuntimeError if it does);
+  /// products take quantized(). To everybody else it is a float32 tensor of the same shape, a
+  /// window that decodes the blocks when it is touched and whose memory goes when the next such
+  /// parameter is touched. What is written there is lost unless store_quantized() follows at once.
+  /// ValueError unless the shapes fit.
   void set_quantized(const QuantizedMatrix& matrix);
   bool is_quantized() const { return quantized_.defined(); }
   const QuantizedMatrix& quantized() const { return quantized_; }
   /// Encodes what stands in the window. RuntimeError for a parameter without blocks; ValueError,
-  /// see quantize_q8_0(), for numbers that have none.
+  /// see quantize(), for numbers that have none.
   void store_quantized() const;
+  /// Encodes `rows` [n, in] in place of the rows from `first_row` on, of all matrices one below the
+  /// other, without the window. Errors of quantize_into().
+  void store_quantized(const Tensor& rows, int64_t first_row) const;
 
   /// The logical tensors it is built from; empty for a parameter outside a parallel model.
   const std::vector<LogicalTensor>& logical() const { return logical_; }

@@ -1,6 +1,8 @@
 #include "parallel_core/deferred_values.h"
 
+#include <algorithm>
 #include <deque>
+#include <map>
 #include <utility>
 
 #include "autograd/tensor/factory.h"
@@ -18,7 +20,9 @@ constexpr size_t kOpenValues = 2;
 // One deferred tensor; its storage keeps it.
 struct Page {
   Storage* storage = nullptr;
+  internal::StartRange range = nullptr;
   Tensor memory;
+  int64_t count = 0;
   uint32_t version = 0;  // of the storage when the memory came
 
   void close() {
@@ -33,6 +37,7 @@ struct Page {
 struct Pages {
   DeferInitialValues::Values values = DeferInitialValues::Values::kInitial;
   std::deque<std::weak_ptr<Page>> open;
+  std::map<const Storage*, std::weak_ptr<Page>> all;
 
   void opened(const std::shared_ptr<Page>& page) {
     open.emplace_back(page);
@@ -61,7 +66,26 @@ DeferInitialValues::DeferInitialValues(Values values) {
 
 DeferInitialValues::~DeferInitialValues() { current_pages.reset(); }
 
-Tensor internal::deferred(const Shape& shape, std::function<Tensor()> make) {
+void for_start_values(const Tensor& value,
+                      int64_t unit,
+                      const std::function<void(int64_t first, const Tensor& values)>& use) {
+  std::shared_ptr<Page> page;
+  if (current_pages) {
+    const auto found = current_pages->all.find(value.storage().get());
+    page = found != current_pages->all.end() ? found->second.lock() : nullptr;
+  }
+  const int64_t count = value.numel();
+  if (!page || !page->range || page->memory.defined() || count != page->count) {
+    use(0, value.reshape({count}));
+    return;
+  }
+  const int64_t piece = std::max<int64_t>(1, kStartPiece / unit) * unit;
+  for (int64_t first = 0; first < count; first += piece) {
+    use(first, page->range(first, std::min(piece, count - first)));
+  }
+}
+
+Tensor internal::deferred(const Shape& shape, std::function<Tensor()> make, StartRange range) {
   if (!current_pages) {
     return {};
   }
@@ -70,8 +94,11 @@ Tensor internal::deferred(const Shape& shape, std::function<Tensor()> make) {
       const MemoryKindGuard kind(MemoryKind::kParameter);
       return zeros(shape);
     };
+    range = [](int64_t, int64_t count) { return zeros({count}); };
   }
   const auto page = std::make_shared<Page>();
+  page->range = std::move(range);
+  page->count = shape.numel();
   const Ref<Storage> storage =
       make_ref<Storage>(shape.numel() * size_of(kFloat32),
                         [page, pages = current_pages, make = std::move(make)]() -> std::byte* {
@@ -81,6 +108,7 @@ Tensor internal::deferred(const Shape& shape, std::function<Tensor()> make) {
                           return static_cast<std::byte*>(page->memory.raw());
                         });
   page->storage = storage.get();
+  current_pages->all[storage.get()] = page;
   return Tensor(make_ref<TensorImpl>(storage, 0, shape, contiguous_strides(shape), kFloat32));
 }
 

@@ -26,11 +26,25 @@ class DeferInitialValues {
   ~DeferInitialValues();
 };
 
+/// Elements that for_start_values() makes at a time: 64 MiB.
+inline constexpr int64_t kStartPiece = int64_t{16} << 20;
+
+/// Calls use(first, values), one after the other, with all elements of `value`: float32 [count]
+/// from element `first` on. Where they are deferred on this thread, have no memory now and
+/// initial_value() can make them in pieces, those are of about kStartPiece elements, a multiple of
+/// `unit`, and `value` gets no memory. Otherwise it is one piece.
+void for_start_values(const Tensor& value,
+                      int64_t unit,
+                      const std::function<void(int64_t first, const Tensor& values)>& use);
+
 namespace internal {
 
+/// Elements [first, first + count) of start values, as float32 [count].
+using StartRange = std::function<Tensor(int64_t first, int64_t count)>;
+
 /// A contiguous float32 tensor whose memory `make`, called at each first touch, gives; undefined
-/// where nothing is deferred.
-Tensor deferred(const Shape& shape, std::function<Tensor()> make);
+/// where nothing is deferred. `range` may be null, if they are not to be had in pieces.
+Tensor deferred(const Shape& shape, std::function<Tensor()> make, StartRange range);
 
 }  // namespace internal
 }  // namespace tapestry

@@ -1,9 +1,11 @@
 #include "parallel_core/frozen_parameters.h"
 
+#include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/leaf_state.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/deferred_values.h"
 
 namespace tapestry {
 
@@ -18,7 +20,12 @@ void store_frozen(const nn::Module& model, DType params) {
     const nn::Parameter& parameter = *entry.parameter;
     if (!parameter.requires_grad() && !parameter.is_quantized() && parameter.dtype() == kFloat32 &&
         params != kFloat32) {
-      set_data(parameter, parameter.detach().to(params));
+      const Tensor stored = empty(parameter.shape(), params);
+      const Tensor flat = stored.view({-1});
+      for_start_values(parameter.detach(), 1, [&](int64_t first, const Tensor& values) {
+        copy_values(values, flat.slice(0, first, first + values.numel()));
+      });
+      set_data(parameter, stored);
     }
   }
 }

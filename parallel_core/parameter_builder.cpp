@@ -1,6 +1,8 @@
 #include "parallel_core/parameter_builder.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "autograd/kernels/philox.h"
 #include "autograd/ops/map.h"
@@ -47,6 +49,27 @@ Distribution distribution_of(const InitMethod& init, const nn::LogicalTensor& lo
   }
 }
 
+// What start values of decays are made of; true if `init` is one of these.
+bool fill_logarithms(const InitMethod& init,
+                     const RandomKey& key,
+                     uint64_t first,
+                     uint64_t number,
+                     int64_t n,
+                     float* y) {
+  if (init.kind == InitMethod::Kind::kLogUniform) {
+    kernels::fill_uniform(kFloat32, n, key.seed, key.stream, first, 0.01, init.value, y);
+    std::transform(y, y + n, y, [](float u) { return std::log(u); });
+    return true;
+  }
+  if (init.kind == InitMethod::Kind::kLogCount) {
+    for (int64_t i = 0; i < n; ++i) {
+      y[i] = std::log(static_cast<float>(number + 1 + static_cast<uint64_t>(i)));
+    }
+    return true;
+  }
+  return false;
+}
+
 // Numbers `first` to `first` + n - 1 of a stream.
 void fill(const Distribution& d, const RandomKey& key, uint64_t first, int64_t n, float* y) {
   if (d.limit > 0) {
@@ -63,18 +86,18 @@ void fill(const Distribution& d, const RandomKey& key, uint64_t first, int64_t n
   }
 }
 
-// Numbers of the global tensor's stream for a slice of it. The slice is read in runs: consecutive
-// elements of the slice that are consecutive in the global tensor too.
-Tensor random_slice(const nn::LogicalTensor& logical,
-                    const InitMethod& init,
-                    const RandomKey& key) {
-  const Distribution distribution = distribution_of(init, logical);
+// Numbers of the global tensor's stream for elements [begin, end) of a slice of it. They are read
+// in runs: consecutive elements of the slice that are consecutive in the global tensor too.
+void fill_slice(
+    const LogicalInit& part, const RandomKey& key, int64_t begin, int64_t end, float* out) {
+  const nn::LogicalTensor& logical = part.logical;
+  if (part.init.kind == InitMethod::Kind::kConstant) {
+    std::fill(out, out + (end - begin), static_cast<float>(part.init.value));
+    return;
+  }
+  const Distribution distribution = distribution_of(part.init, logical);
   const Shape& local = logical.local_shape();
   const Shape& global = logical.shape;
-  Tensor out = empty(local);
-  if (out.numel() == 0) {
-    return out;
-  }
   // Axes behind the last one that is cut are in the slice as a whole.
   int64_t axis = global.size();
   while (axis > 0 && local[axis - 1] == global[axis - 1]) {
@@ -86,17 +109,22 @@ Tensor random_slice(const nn::LogicalTensor& logical,
     run *= local[i];
   }
   const Strides strides = contiguous_strides(global);
-  for (int64_t done = 0; done < out.numel(); done += run) {
+  for (int64_t done = begin; done < end;) {
     int64_t rest = done / run;
-    int64_t first = logical.offset.empty() ? 0 : logical.offset[axis] * strides[axis];
+    const int64_t inside = done % run;
+    int64_t first = inside + (logical.offset.empty() ? 0 : logical.offset[axis] * strides[axis]);
     for (int64_t i = axis - 1; i >= 0; --i) {
       first += (rest % local[i] + (logical.offset.empty() ? 0 : logical.offset[i])) * strides[i];
       rest /= local[i];
     }
-    fill(distribution, key, key.offset + static_cast<uint64_t>(first), run,
-         out.data<float>() + done);
+    const int64_t count = std::min(run - inside, end - done);
+    const auto number = static_cast<uint64_t>(first);
+    float* const y = out + (done - begin);
+    if (!fill_logarithms(part.init, key, key.offset + number, number, count, y)) {
+      fill(distribution, key, key.offset + number, count, y);
+    }
+    done += count;
   }
-  return out;
 }
 
 }  // namespace
@@ -106,6 +134,11 @@ LogicalInit whole(std::string name, const Shape& shape, InitMethod init) {
 }
 
 namespace {
+
+void check_fills(const nn::LogicalTensor& logical, int64_t elements) {
+  check<ValueError>(elements == logical.local_shape().numel(), logical.name, ": the rank's slice ",
+                    logical.local_shape(), " does not fill its piece of ", logical.view_shape);
+}
 
 Tensor make_value(const Shape& shape,
                   const std::vector<LogicalInit>& parts,
@@ -123,18 +156,41 @@ Tensor make_value(const Shape& shape,
     copy_values(broadcast_view(scalar(0), shape), value);
   }
   for (size_t i = 0; i < parts.size(); ++i) {
-    const LogicalInit& part = parts[i];
-    const nn::LogicalTensor& logical = part.logical;
+    const nn::LogicalTensor& logical = parts[i].logical;
     const Tensor piece = logical.view_of(value);
-    check<ValueError>(piece.numel() == logical.local_shape().numel(), logical.name,
-                      ": the rank's slice ", logical.local_shape(), " does not fill the piece ",
-                      piece.shape());
-    const Tensor start = part.init.kind == InitMethod::Kind::kConstant
-                             ? full(logical.local_shape(), part.init.value)
-                             : random_slice(logical, part.init, keys[i]);
+    check_fills(logical, piece.numel());
+    const Tensor start = empty(logical.local_shape());
+    fill_slice(parts[i], keys[i], 0, start.numel(), start.data<float>());
     copy_values(start.view(piece.shape()), piece);
   }
   return value;
+}
+
+// Whether each logical tensor is a run of the parameter's elements.
+bool are_runs(const std::vector<LogicalInit>& parts) {
+  return std::all_of(parts.begin(), parts.end(),
+                     [](const LogicalInit& part) { return part.logical.axis == 0; });
+}
+
+// Elements [first, first + count) of such a parameter.
+Tensor make_range(const std::vector<LogicalInit>& parts,
+                  const std::vector<RandomKey>& keys,
+                  int64_t first,
+                  int64_t count) {
+  const Tensor out = zeros({count});
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const nn::LogicalTensor& logical = parts[i].logical;
+    const int64_t row = logical.view_shape.numel() / std::max<int64_t>(1, logical.view_shape[0]);
+    const int64_t start = logical.begin * row;
+    check_fills(logical, (logical.end - logical.begin) * row);
+    const int64_t begin = std::max(first, start);
+    const int64_t end = std::min(first + count, logical.end * row);
+    if (begin < end) {
+      fill_slice(parts[i], keys[i], begin - start, end - start,
+                 out.data<float>() + (begin - first));
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -144,10 +200,19 @@ Tensor initial_value(const Shape& shape, const std::vector<LogicalInit>& parts) 
   for (const LogicalInit& part : parts) {
     keys.push_back(initialization_key(part.logical.name));
   }
-  const Tensor deferred = internal::deferred(shape, [shape, parts, keys] {
-    const NoGradGuard guard;
-    return make_value(shape, parts, keys);
-  });
+  internal::StartRange range;
+  if (are_runs(parts)) {
+    range = [parts, keys](int64_t first, int64_t count) {
+      return make_range(parts, keys, first, count);
+    };
+  }
+  const Tensor deferred = internal::deferred(
+      shape,
+      [shape, parts, keys] {
+        const NoGradGuard guard;
+        return make_value(shape, parts, keys);
+      },
+      std::move(range));
   return deferred.defined() ? deferred : make_value(shape, parts, keys);
 }
 

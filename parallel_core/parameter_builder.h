@@ -19,6 +19,8 @@ struct InitMethod {
     kXavierUniform,  ///< within sqrt(6 / (in + out))
     kHeUniform,      ///< within sqrt(6 / in)
     kHeNormal,       ///< standard deviation sqrt(2 / in)
+    kLogUniform,     ///< ln of a number that is uniform between 0.01 and `value`
+    kLogCount,       ///< ln 1, ln 2, ..: of an element its number, from 1, in the whole tensor
   };
   Kind kind = Kind::kNormal;
   double value = 0;  ///< the constant, the standard deviation, or for the last three a factor

@@ -25,11 +25,11 @@ void add_elements(const ModelMatrix& matrix,
 }
 
 ParameterCounts count_of_layer(const TransformerConfig& model,
-                               LayerKind kind,
+                               int64_t layer,
                                const ModelShares& shares,
                                int64_t experts) {
   ParameterCounts counts;
-  for (const ModelMatrix& matrix : layer_matrices(model, 0, kind)) {
+  for (const ModelMatrix& matrix : layer_matrices(model, layer)) {
     add_elements(matrix, shares, experts, counts);
   }
   return counts;
@@ -45,31 +45,15 @@ double elements_of(const std::vector<ModelMatrix>& matrices, const ModelShares& 
 
 }  // namespace
 
-LayerCounts count_layers(const TransformerConfig& model, int64_t first, int64_t count) {
-  LayerCounts out;
-  for (int64_t i = first; i < first + count; ++i) {
-    ++(is_moe_layer(model, i) ? out.mixtures : out.dense);
-  }
-  return out;
-}
-
-LayerCounts count_layers(const TransformerConfig& model) {
-  return model.moe.num_experts > 1 ? count_layers(model, 0, model.num_layers)
-                                   : LayerCounts{.dense = model.num_layers};
-}
-
 ParameterCounts count_parameters(const TransformerConfig& model,
                                  const ModelPart& part,
                                  const ModelShares& shares,
                                  int64_t experts) {
   ParameterCounts out;
-  for (const auto& [kind, layers] : {std::pair{LayerKind::kDense, part.layers.dense},
-                                     std::pair{LayerKind::kMixture, part.layers.mixtures}}) {
-    if (layers > 0) {
-      const ParameterCounts layer = count_of_layer(model, kind, shares, experts);
-      out.dense += static_cast<double>(layers) * layer.dense;
-      out.experts += static_cast<double>(layers) * layer.experts;
-    }
+  for (const AlikeLayers& layers : part.layers) {
+    const ParameterCounts layer = count_of_layer(model, layers.layer, shares, experts);
+    out.dense += static_cast<double>(layers.count) * layer.dense;
+    out.experts += static_cast<double>(layers.count) * layer.experts;
   }
   const std::vector<ModelMatrix> before = matrices_before_layers(model);
   if (part.pre_process) {
@@ -91,7 +75,7 @@ ParameterCounts count_parameters(const TransformerConfig& model,
 int64_t parameter_count(const TransformerConfig& model, const ModelShares& shares) {
   const int64_t experts = model.moe.num_experts / std::max<int64_t>(shares.expert, 1);
   const double total =
-      count_parameters(model, {.layers = count_layers(model)}, shares, experts).all();
+      count_parameters(model, {.layers = alike_layers(model)}, shares, experts).all();
   check<ValueError>(total < 9007199254740992.0,  // 2^53: every step above is exact below it
                     "the model would have about ", total, " parameters; check vocab_size, ",
                     "num_layers, hidden_size and ffn_hidden_size");
@@ -101,18 +85,14 @@ int64_t parameter_count(const TransformerConfig& model, const ModelShares& share
 int64_t active_parameter_count(const TransformerConfig& model) {
   parameter_count(model);  // throws for numbers that are out of all bounds
   return static_cast<int64_t>(
-      count_parameters(model, {.layers = count_layers(model)}, {}, model.moe.moe_router_topk)
+      count_parameters(model, {.layers = alike_layers(model)}, {}, model.moe.moe_router_topk)
           .all());
 }
 
 double largest_parameter(const TransformerConfig& model) {
   std::vector<ModelMatrix> matrices = matrices_before_layers(model);
-  for (const LayerKind kind : {LayerKind::kDense, LayerKind::kMixture}) {
-    if (kind == LayerKind::kMixture && model.moe.num_experts <= 1) {
-      continue;
-    }
-    // As layers of different numbers, so that their modules have different names.
-    for (ModelMatrix& matrix : layer_matrices(model, static_cast<int64_t>(kind), kind)) {
+  for (const AlikeLayers& layers : alike_layers(model)) {
+    for (ModelMatrix& matrix : layer_matrices(model, layers.layer)) {
       matrices.push_back(std::move(matrix));
     }
   }

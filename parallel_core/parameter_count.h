@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "parallel_core/config/model_matrices.h"
 
@@ -14,20 +15,11 @@ int64_t parameter_count(const TransformerConfig& model, const ModelShares& share
 /// Of these the ones that a token meets: of the experts of a layer those that it is sent to.
 int64_t active_parameter_count(const TransformerConfig& model);
 
-/// Layers of a part of the model.
-struct LayerCounts {
-  int64_t dense = 0;
-  int64_t mixtures = 0;
-};
-
-LayerCounts count_layers(const TransformerConfig& model, int64_t first, int64_t count);
-LayerCounts count_layers(const TransformerConfig& model);
-
-/// A part of the model: so many layers, with or without what comes before and after them, which are
+/// A part of the model: its layers, with or without what comes before and after them, which are
 /// also the layers that predict further tokens (mtp_num_layers). An end without the beginning has a
 /// copy of the table of embeddings if it is tied, or if there are such layers.
 struct ModelPart {
-  LayerCounts layers;
+  std::vector<AlikeLayers> layers;
   bool pre_process = true;
   bool post_process = true;
 };

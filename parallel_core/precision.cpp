@@ -32,13 +32,14 @@ Tensor project(const Tensor& x,
   const Tensor operand = x.to(compute);
   const bool quantized = weight.is_quantized();
   if (!precision.fused) {
-    const Tensor y =
-        (quantized ? linear_q8_0(operand, weight.quantized()) : linear(operand, weight.to(compute)))
-            .to(precision.activation);
+    const Tensor y = (quantized ? linear_quantized(operand, weight.quantized())
+                                : linear(operand, weight.to(compute)))
+                         .to(precision.activation);
     return bias != nullptr ? y + bias->to(precision.activation) : y;
   }
   if (quantized) {  // which has no gradient, so that x is not needed again
-    return linear_q8_0(operand, weight.quantized(), bias != nullptr ? Tensor(*bias) : Tensor());
+    return linear_quantized(operand, weight.quantized(),
+                            bias != nullptr ? Tensor(*bias) : Tensor());
   }
   if (!operand.is_same(x)) {
     recompute_x = nullptr;

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "autograd/io/packed_folder.h"
+
 namespace tapestry {
 
 namespace {
@@ -26,6 +28,15 @@ const char* kind_of(mode_t mode) {
 
 std::string read_file(const std::string& path, uint64_t max_bytes, std::string_view hint) {
   try {
+    if (const PackedPath packed = packed_path(path); !packed.name.empty()) {
+      const auto files = packed_files(packed.folder);
+      const auto found = files->find(packed.name);
+      check<IoError>(found != files->end(), path, ": ", packed.folder,
+                     " says nothing of this kind");
+      check<IoError>(found->second.size() <= max_bytes, path, ": has ", found->second.size(),
+                     " bytes, expected at most ", max_bytes);
+      return found->second;
+    }
     const InputFile file(path);
     const auto check_size = [&](uint64_t bytes) {
       check<IoError>(bytes <= max_bytes, path, ": has ", bytes, " bytes, expected at most ",

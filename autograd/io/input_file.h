@@ -15,10 +15,11 @@ namespace tapestry {
 /// Most bytes that read_file takes unless it is told otherwise.
 inline constexpr uint64_t kMaxReadBytes = uint64_t{1} << 30U;
 
-/// The whole content of a regular file; one of /proc too, whose size says nothing. IoError, which
-/// begins with the path and ends with `hint` where there is one (what was expected, or what helps),
-/// for a file that is not there, may not be read, is a folder, a pipe, a socket or a device, has
-/// more than `max_bytes`, or shrinks while it is read.
+/// The whole content of a regular file; one of /proc too, whose size says nothing, and one of a
+/// file that stands for a folder (packed_folder.h). IoError, which begins with the path and ends
+/// with `hint` where there is one (what was expected, or what helps), for a file that is not there,
+/// may not be read, is a folder, a pipe, a socket or a device, has more than `max_bytes`, or
+/// shrinks while it is read.
 std::string read_file(const std::string& path,
                       uint64_t max_bytes = kMaxReadBytes,
                       std::string_view hint = {});

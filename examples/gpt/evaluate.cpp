@@ -38,7 +38,7 @@ po::options_description options_of_program() {
   const auto number = [] { return po::value<int64_t>()->value_name("N"); };
   options.add_options()  //
       ("checkpoint", text("DIR"),
-       "a checkpoint, a run's folder (its latest is taken) or a Hugging Face model")  //
+       "a checkpoint, a run's folder (its latest is taken), a Hugging Face model or a GGUF file")  //
       ("adapter", text("DIR"), "a PEFT folder, or a checkpoint of a LoRA run")        //
       ("text", texts("FILE"), "perplexity of this text; may be given several times")  //
       ("choices", texts("FILE"),
@@ -47,11 +47,12 @@ po::options_description options_of_program() {
       ("stride", number(), "tokens that each window of a text adds; unset: half the context")  //
       ("details", po::bool_switch(), "log-likelihoods of every question")                      //
       ("dtype", text("TYPE"),
-       "float32 | bfloat16 | q8_0; unset: that of a run's products, float32 for other models")  //
-      ("tokens_per_pass", count(1024), "tokens that are computed together")                     //
-      ("tensor_parallel", count(1), "processes that share each layer, under mpirun")            //
-      ("pipeline_parallel", count(1), "groups of layers, each with its processes")              //
-      ("threads", number(), "of each process")                                                  //
+       "float32 | bfloat16 | q8_0 | q4_0; unset: that of a run's products, float32 for other "
+       "models")                                                                      //
+      ("tokens_per_pass", count(1024), "tokens that are computed together")           //
+      ("tensor_parallel", count(1), "processes that share each layer, under mpirun")  //
+      ("pipeline_parallel", count(1), "groups of layers, each with its processes")    //
+      ("threads", number(), "of each process")                                        //
       ("help,h", "print this text");
   return options;
 }

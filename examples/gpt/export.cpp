@@ -39,7 +39,7 @@ po::options_description export_options() {
   const auto text = [](const char* name) { return po::value<std::string>()->value_name(name); };
   options.add_options()("checkpoint", text("DIR"),
                         "a checkpoint, a folder of checkpoints or a run's folder (the latest is "
-                        "taken), or the folder of a Hugging Face model")(
+                        "taken), the folder of a Hugging Face model, or a GGUF file")(
       "adapter", text("DIR"),
       "a LoRA adapter, PEFT's folder or a run's: by itself, for PEFT (hf) or llama.cpp's --lora "
       "(gguf). Its base is --checkpoint; left out: where the adapter says")(

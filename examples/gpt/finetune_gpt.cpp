@@ -41,7 +41,7 @@ po::options_description describe_options() {
   const auto real = [&](const char* name, const char* value, const char* doc) {
     options.add_options()(name, po::value<double>()->value_name(value), doc);
   };
-  text("from_hf", "DIR", "folder of the Hugging Face model");
+  text("from_hf", "DIR", "folder of the Hugging Face model, or a GGUF file");
   texts("data", "FILE",
         "examples, a JSON object a line: files, folders, patterns; or weights and files in turn");
   options.add_options()("skip_bad_lines", "leave out lines that cannot be read, and list them");
@@ -56,7 +56,8 @@ po::options_description describe_options() {
   real("lora_alpha", "X", "its scale times the rank (twice the rank)");
   real("lora_dropout", "P", "dropout of its input (0)");
   texts("lora_targets", "REGEX", "matrices that get one, by name (all of the layers)");
-  options.add_options()("int8", "keep the frozen matrices in blocks of 8 bits (Q8_0)");
+  options.add_options()("int8", "keep the frozen matrices in blocks of 8 bits a number (Q8_0)");
+  options.add_options()("int4", "keep them in blocks of 4 bits a number (Q4_0)");
   number("epochs", "N", "times that the examples are read (3)");
   real("learning_rate", "X", "2e-4 for an adapter, 2e-5 for all weights");
   number("batch_rows", "N", "rows of an update (8; fewer where examples are few)");
@@ -136,7 +137,12 @@ FinetuneOptions options_of(const po::variables_map& arguments) {
     check<ValueError>(!r.full || arguments.count(of_adapter) == 0, "--full and --", of_adapter,
                       " exclude each other");
   }
-  r.int8_base = arguments.count("int8") != 0;
+  const bool int4 = arguments.count("int4") != 0;
+  check<ValueError>(!int4 || arguments.count("int8") == 0,
+                    "--int8 and --int4 say both how the frozen matrices are kept; leave one out");
+  if (int4 || arguments.count("int8") != 0) {
+    r.blocks = int4 ? tapestry::BlockFormat::kQ4_0 : tapestry::BlockFormat::kQ8_0;
+  }
   take("epochs", r.epochs);
   take("learning_rate", r.learning_rate);
   take("batch_rows", r.batch_rows);

@@ -53,7 +53,7 @@ po::options_description options_of_program() {
   };
   options.add_options()  //
       ("checkpoint", text("DIR"),
-       "a checkpoint, a run's folder (its latest is taken) or a Hugging Face model")           //
+       "a checkpoint, a run's folder (its latest is taken), a Hugging Face model or a GGUF file")  //
       ("adapter", text("DIR"), "beside its weights: a PEFT folder, or a run that tuned them")  //
       ("prompt", texts("TEXT"), "text to continue; may be given several times")                //
       ("prompts", text("FILE"), "one in each line, as JSON; so are the answers")               //
@@ -75,7 +75,8 @@ po::options_description options_of_program() {
       ("logprobs", po::value<int64_t>()->value_name("N"),
        "in JSON: log-probabilities of each token and of the N likeliest")  //
       ("dtype", text("TYPE"),
-       "float32 | bfloat16 | q8_0; unset: that of a run's products, float32 for other models")  //
+       "float32 | bfloat16 | q8_0 | q4_0; unset: that of a run's products, float32 for other "
+       "models")  //
       ("context", po::value<int64_t>()->value_name("N"),
        "tokens that the model sees at most; unset: seq_length, or positions of the model")  //
       ("stop_at_context", po::bool_switch(),

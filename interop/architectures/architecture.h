@@ -26,11 +26,20 @@ struct FixedNumber {
   double value = 0;
 };
 
+/// What the rows of a matrix that several logical ones share are grouped by.
+enum class RowGroups : uint8_t {
+  kHeads,       ///< num_attention_heads
+  kLinearKeys,  ///< linear_num_key_heads
+};
+struct GroupedFile {
+  std::string_view file;  ///< as in TensorNames::layer
+  RowGroups groups = RowGroups::kHeads;
+};
+
 /// Names of tensors in safetensors, and how matrices lie there. Logical tensors of a layer that
 /// have the same name in the file are parts of one matrix: the rows of each, in the order of the
-/// table, or with `grouped` those of each group of heads (queries, key, value), one group behind
-/// the other. Queries have so many times the rows of keys as there are heads to a group; other
-/// parts of one matrix have equally many.
+/// table; or with `grouped` those of each group of heads (queries, key, value), one group behind
+/// the other, and with `grouped_files` those of each head.
 struct TensorNames {
   /// "model.": the attribute that holds all but the output layer. A model that was saved without
   /// its output layer has the names without it.
@@ -45,8 +54,16 @@ struct TensorNames {
   /// [E, out]; `expert` has whole names, of which those of two logical ones are alike: then the
   /// columns of both alternate.
   bool stacked = false;
+  /// The same matrix of all experts of a layer lies in one tensor [E, out, in], gates above the
+  /// others: gate_up_proj and down_proj, behind `experts`.
+  bool packed = false;
   bool transposed = false;  ///< matrices of layers are [in, out]
   bool grouped = false;     ///< of the matrix that queries, keys and values share
+  std::vector<GroupedFile> grouped_files = {};
+  // The names of such tensors, behind `experts`, and what they end with.
+  std::string_view packed_gate_up = "gate_up_proj";
+  std::string_view packed_down = "down_proj";
+  std::string_view packed_ending = {};
   /// Layers behind the model's own may be in a file: they are for training on several tokens ahead,
   /// and are passed over unless the model has them (mtp_num_layers).
   bool more_layers = false;
@@ -83,6 +100,8 @@ class Rule {
   virtual void write(const AllConfig& /*config*/, hf::Json& /*json*/) const {}
   /// What of the configuration a model of the family cannot have.
   virtual void object(const AllConfig& /*config*/, std::vector<Objection>& /*out*/) const {}
+  /// Gives a configuration what it says of a key, where it is a limit that leaves one value.
+  virtual void settle(AllConfig& /*config*/) const {}
   /// Keys that it decides. Those of a model's form that no rule of a family decides have their
   /// defaults in all its models (completed()).
   virtual std::vector<std::string> keys() const { return {}; }
@@ -91,11 +110,14 @@ class Rule {
 using Rules = std::vector<std::shared_ptr<const Rule>>;
 
 /// A key of a GGUF file, behind "ARCHITECTURE.", and the key of model_config or moe_config that it
-/// is, or what is made of the configuration. It is left out where the value is null.
+/// is, or what is made of the configuration, and, where the value says something that no other key
+/// does, how that goes back. It is left out where the value is null, and `back` is given null where
+/// a file leaves it out. Keys are taken back in their order.
 struct GgufKey {
   std::string_view key;
   std::string_view ours = {};
   config::Value (*made)(const AllConfig& config) = nullptr;
+  void (*back)(const config::Value& value, AllConfig& config) = nullptr;
   bool whole = false;  ///< the key stands as it is, without the architecture
 };
 

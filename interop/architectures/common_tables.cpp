@@ -12,20 +12,65 @@ namespace tapestry::architectures {
 
 namespace {
 
+bool is_null_or_0(const Value& value) { return value.is_null() || value == Value(int64_t{0}); }
+
 Value turned_channels(const AllConfig& config) { return rotated_channels(config.model_config); }
+void take_turned_channels(const Value& value, AllConfig& config) {
+  TransformerConfig& c = config.model_config;
+  if (c.multi_latent_attention) {
+    set_value(config, "qk_pos_emb_head_dim", value);
+  } else if (value.is<int64_t>()) {
+    const auto share = static_cast<double>(value.as<int64_t>()) /
+                       static_cast<double>(std::max<int64_t>(1, c.kv_channels.value_or(1)));
+    // A share that rounds to fewer channels when it is multiplied again is raised by what is lost.
+    c.rotary_config.rotary_percent = share;
+    if (rotated_channels(c) < value.as<int64_t>()) {
+      c.rotary_config.rotary_percent = std::nextafter(share, 2.0);
+    }
+  }
+}
+void take_key_groups(const Value& value, AllConfig& config) {
+  set_value(config, "num_query_groups", value);
+  TransformerConfig& c = config.model_config;
+  c.group_query_attention = c.num_query_groups != c.num_attention_heads;
+}
+Value key_groups_of(const AllConfig& config) { return config.model_config.num_query_groups; }
 
 Value expert_width_of(const AllConfig& config) {
   TransformerConfig model = config.model_config;
   model.moe = config.moe_config;
   return moe_ffn_hidden_size(model);
 }
+void take_expert_width(const Value& value, AllConfig& config) {
+  if (!value.is_null()) {
+    set_value(config, "moe_config.moe_ffn_hidden_size", value);
+  }
+}
+void take_only_width(const Value& value, AllConfig& config) {
+  set_value(config, "ffn_hidden_size", value);
+  take_expert_width(value, config);
+}
 Value shared_experts_of(const AllConfig& config) {
   return config.moe_config.moe_shared_expert_intermediate_size.value_or(0) /
          std::max<int64_t>(1, expert_width_of(config).as<int64_t>());
 }
+void take_shared_experts(const Value& value, AllConfig& config) {
+  int64_t width = 0;
+  const bool fits =
+      value.is<int64_t>() &&
+      !__builtin_mul_overflow(value.as<int64_t>(), expert_width_of(config).as<int64_t>(), &width);
+  set_value(config, "moe_config.moe_shared_expert_intermediate_size",
+            fits && width > 0 ? Value(width) : Value());
+}
 // LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX and _SIGMOID.
 Value gating_of(const AllConfig& config) {
   return config.moe_config.moe_router_score_function == "sigmoid" ? int64_t{2} : int64_t{1};
+}
+void take_gating(const Value& value, AllConfig& config) {
+  if (!value.is_null()) {
+    set_value(config, "moe_config.moe_router_score_function",
+              Value(std::string(value == Value(int64_t{2}) ? "sigmoid" : "softmax")));
+  }
 }
 // llama.cpp refuses a choice of all groups, which is none.
 bool chooses_groups(const MoEConfig& moe) {
@@ -40,8 +85,29 @@ Value chosen_groups_of(const AllConfig& config) {
   const MoEConfig& moe = config.moe_config;
   return chooses_groups(moe) ? moe.moe_router_group_topk.value_or(1) : int64_t{1};
 }
+// Choosing is by groups where there are some: of sigmoids by the sum of their two best.
+void take_expert_groups(const Value& value, AllConfig& config) {
+  MoEConfig& moe = config.moe_config;
+  const bool grouped = value.is<int64_t>() && value.as<int64_t>() > 1;
+  moe.topk_method = !grouped                                     ? "greedy"
+                    : moe.moe_router_score_function == "sigmoid" ? "noaux_tc"
+                                                                 : "group_limited_greedy";
+  moe.moe_router_num_groups.reset();
+  if (grouped) {
+    set_value(config, "moe_config.moe_router_num_groups", value);
+  }
+}
+void take_chosen_groups(const Value& value, AllConfig& config) {
+  config.moe_config.moe_router_group_topk.reset();
+  if (config.moe_config.moe_router_num_groups) {
+    set_value(config, "moe_config.moe_router_group_topk", value);
+  }
+}
 Value normalises_gates(const AllConfig& config) {
   return config.moe_config.norm_topk_prob.value_or(true);
+}
+void take_normalises_gates(const Value& value, AllConfig& config) {
+  set_value(config, "moe_config.norm_topk_prob", value.is_null() ? Value(false) : value);
 }
 
 // With multi-latent attention llama.cpp keeps the latent of a token as the only key and value.
@@ -49,10 +115,26 @@ Value one_key_head(const AllConfig& /*config*/) { return int64_t{1}; }
 Value latent_key_length(const AllConfig& config) {
   return config.model_config.kv_lora_rank + config.model_config.qk_pos_emb_head_dim;
 }
+// All channels of a head's queries and keys; the rotated ones are known by then.
+Value latent_head_length(const AllConfig& config) {
+  return config.model_config.kv_channels.value_or(0);
+}
+void take_latent_head_length(const Value& value, AllConfig& config) {
+  set_value(config, "kv_channels", value);
+  TransformerConfig& c = config.model_config;
+  set_value(config, "qk_head_dim", Value(c.kv_channels.value_or(0) - c.qk_pos_emb_head_dim));
+}
 
 Value window_of_tokens(const AllConfig& config) {
   const auto& window = config.model_config.window_size;
   return window ? window->front() + 1 : int64_t{0};
+}
+void take_window(const Value& value, AllConfig& config) {
+  if (is_null_or_0(value)) {
+    config.model_config.window_size.reset();
+  } else if (value.is<int64_t>()) {
+    set_value(config, "window_size", Value::List{Value(value.as<int64_t>() - 1), int64_t{0}});
+  }
 }
 
 class UsualScale final : public Rule {
@@ -253,12 +335,14 @@ GgufTables llama_gguf(std::string_view architecture) {
       .scalings = {"yarn"},
   };
   add_scaling_keys(gguf);
-  for (const GgufKey& key : {GgufKey{"attention.head_count_kv", "num_query_groups"},
-                             GgufKey{"attention.layer_norm_rms_epsilon", "norm_epsilon"},
-                             GgufKey{"attention.key_length", "kv_channels"},
-                             GgufKey{"attention.value_length", "kv_channels"},
-                             GgufKey{.key = "rope.dimension_count", .made = turned_channels},
-                             GgufKey{"rope.freq_base", "rotary_config.rotary_base"}}) {
+  for (const GgufKey& key :
+       {GgufKey{.key = "attention.head_count_kv", .made = key_groups_of, .back = take_key_groups},
+        GgufKey{"attention.layer_norm_rms_epsilon", "norm_epsilon"},
+        GgufKey{"attention.key_length", "kv_channels"},
+        GgufKey{"attention.value_length", "kv_channels"},
+        GgufKey{
+            .key = "rope.dimension_count", .made = turned_channels, .back = take_turned_channels},
+        GgufKey{"rope.freq_base", "rotary_config.rotary_base"}}) {
     gguf.keys.push_back(key);
   }
   return gguf;
@@ -287,7 +371,9 @@ GgufTables deepseek_gguf() {
   }
   for (const GgufKey& key : {GgufKey{"attention.q_lora_rank", "q_lora_rank"},
                              GgufKey{"attention.kv_lora_rank", "kv_lora_rank"},
-                             GgufKey{"attention.key_length_mla", "kv_channels"},
+                             GgufKey{.key = "attention.key_length_mla",
+                             .made = latent_head_length,
+                             .back = take_latent_head_length},
                              GgufKey{"attention.value_length_mla", "v_head_dim"}}) {
     gguf.keys.push_back(key);
   }
@@ -323,7 +409,8 @@ void rename(GgufTables& gguf, std::string_view logical, std::string_view file) {
 }
 
 void add_window(GgufTables& gguf) {
-  gguf.keys.push_back({.key = "attention.sliding_window", .made = window_of_tokens});
+  gguf.keys.push_back(
+      {.key = "attention.sliding_window", .made = window_of_tokens, .back = take_window});
 }
 
 void add_norms_of_outputs(GgufTables& gguf) {
@@ -341,10 +428,11 @@ void add_experts(GgufTables& gguf) {
   gguf.layer.push_back({"moe.router.", "ffn_gate_inp."});
   gguf.expert = {
       {"w_gate.", "ffn_gate_exps."}, {"w_up.", "ffn_up_exps."}, {"w_down.", "ffn_down_exps."}};
-  for (const GgufKey& key :
-       {GgufKey{"expert_count", "moe_config.num_experts"},
-        GgufKey{"expert_used_count", "moe_config.moe_router_topk"},
-        GgufKey{.key = "expert_feed_forward_length", .made = expert_width_of}}) {
+  for (const GgufKey& key : {GgufKey{"expert_count", "moe_config.num_experts"},
+                             GgufKey{"expert_used_count", "moe_config.moe_router_topk"},
+                             GgufKey{.key = "expert_feed_forward_length",
+                             .made = expert_width_of,
+                             .back = take_expert_width}}) {
     gguf.keys.push_back(key);
   }
 }
@@ -352,7 +440,7 @@ void add_experts(GgufTables& gguf) {
 void use_expert_width(GgufTables& gguf) {
   for (GgufKey& key : gguf.keys) {
     if (key.key == "feed_forward_length") {
-      key = {.key = key.key, .made = expert_width_of};
+      key = {.key = key.key, .made = expert_width_of, .back = take_only_width};
     }
   }
 }
@@ -366,12 +454,16 @@ void add_shared_experts(GgufTables& gguf) {
   }
   for (const GgufKey& key :
        {GgufKey{"leading_dense_block_count", "moe_config.first_k_dense_replace"},
-        GgufKey{.key = "expert_shared_count", .made = shared_experts_of},
-        GgufKey{.key = "expert_gating_func", .made = gating_of},
-        GgufKey{.key = "expert_group_count", .made = expert_groups_of},
-        GgufKey{.key = "expert_group_used_count", .made = chosen_groups_of},
+        GgufKey{
+            .key = "expert_shared_count", .made = shared_experts_of, .back = take_shared_experts},
+        GgufKey{.key = "expert_gating_func", .made = gating_of, .back = take_gating},
+        GgufKey{.key = "expert_group_count", .made = expert_groups_of, .back = take_expert_groups},
+        GgufKey{
+            .key = "expert_group_used_count", .made = chosen_groups_of, .back = take_chosen_groups},
         GgufKey{"expert_weights_scale", "moe_config.moe_router_topk_scaling_factor"},
-        GgufKey{.key = "expert_weights_norm", .made = normalises_gates}}) {
+        GgufKey{.key = "expert_weights_norm",
+        .made = normalises_gates,
+        .back = take_normalises_gates}}) {
     gguf.keys.push_back(key);
   }
 }

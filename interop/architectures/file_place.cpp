@@ -18,38 +18,82 @@ namespace {
 
 using architectures::NamePair;
 using architectures::TensorNames;
-using Names = std::pair<std::string_view, std::string_view>;  // logical, file
+using Names = NamePair;
 
-constexpr int64_t kFused = 3;  // queries, keys and values
 constexpr std::string_view kExpertStem = "moe.experts.";
 
-constexpr std::array<Names, 5> kModulesTop = {
-    {{"embedding_norm.", "language_model.embedding.norm."},
+constexpr std::array<Names, 8> kModulesTop = {
+    {{"per_layer_embeddings.", "language_model.embedding.per_layer.table."},
+     {"per_layer_model_projection.", "language_model.embedding.per_layer.projection."},
+     {"per_layer_projection_norm.", "language_model.embedding.per_layer.norm."},
+     {"embedding_norm.", "language_model.embedding.norm."},
      {"tok_embeddings.", "language_model.embedding.word_embeddings."},
      {"pos_embeddings.weight", "language_model.embedding.position_embeddings.embedding_table"},
      {"final_norm.", "language_model.encoder.final_norm."},
      {"lm_head.", "language_model.output_layer."}}};
 // Behind "layers.I." and "language_model.encoder.layers.I.".
-constexpr std::array<Names, 20> kModulesLayer = {{{"attention.sinks.weight", "attention.sinks"},
-                                                  {"mtp.", "mtp."},
-                                                  {"attention.wq_a.", "attention.q_a_proj."},
-                                                  {"attention.wq_b.", "attention.q_b_proj."},
-                                                  {"attention.wkv_a.", "attention.kv_a_proj."},
-                                                  {"attention.wkv_b.", "attention.kv_b_proj."},
-                                                  {"feed_forward.alpha_p.weight", "mlp.alpha_p"},
-                                                  {"feed_forward.alpha_n.weight", "mlp.alpha_n"},
-                                                  {"attention_norm.", "input_norm."},
-                                                  {"attention_post_norm.", "attn_post_norm."},
-                                                  {"attention.wq.", "attention.qkv_proj."},
-                                                  {"attention.wk.", "attention.qkv_proj."},
-                                                  {"attention.wv.", "attention.qkv_proj."},
-                                                  {"attention.wo.", "attention.out_proj."},
-                                                  {"ffn_norm.", "post_attention_norm."},
-                                                  {"ffn_post_norm.", "ffn_post_norm."},
-                                                  {"feed_forward.w_gate.", "mlp.mapping."},
-                                                  {"feed_forward.w_up.", "mlp.mapping."},
-                                                  {"feed_forward.w_down.", "mlp.projection."},
-                                                  {"attention.", "attention."}}};
+// Logical tensors that are of one parameter stand in the order of its rows, but for those of
+// qkv_proj.
+constexpr std::array<Names, 59> kModulesLayer = {
+    {{"linear_attention.wq.", "linear_attention.in_proj."},
+     {"linear_attention.wk.", "linear_attention.in_proj."},
+     {"linear_attention.wv.", "linear_attention.in_proj."},
+     {"linear_attention.wz.", "linear_attention.in_proj."},
+     {"linear_attention.wb.", "linear_attention.in_proj."},
+     {"linear_attention.wa.", "linear_attention.in_proj."},
+     {"linear_attention.conv_q.", "linear_attention.conv."},
+     {"linear_attention.conv_k.", "linear_attention.conv."},
+     {"linear_attention.conv_v.", "linear_attention.conv."},
+     {"linear_attention.A_log.weight", "linear_attention.A_log"},
+     {"linear_attention.dt_bias.weight", "linear_attention.dt_bias"},
+     {"linear_attention.norm.weight", "linear_attention.norm"},
+     {"linear_attention.wo.", "linear_attention.out_proj."},
+     {"short_conv.wb.", "short_conv.in_proj."},
+     {"short_conv.wc.", "short_conv.in_proj."},
+     {"short_conv.wx.", "short_conv.in_proj."},
+     {"short_conv.conv.", "short_conv.conv."},
+     {"short_conv.wo.", "short_conv.out_proj."},
+     {"mamba.wz.", "mamba.in_proj."},
+     {"mamba.wx.", "mamba.in_proj."},
+     {"mamba.wB.", "mamba.in_proj."},
+     {"mamba.wC.", "mamba.in_proj."},
+     {"mamba.wdt.", "mamba.in_proj."},
+     {"mamba.conv_x.", "mamba.conv."},
+     {"mamba.conv_B.", "mamba.conv."},
+     {"mamba.conv_C.", "mamba.conv."},
+     {"mamba.A_log.weight", "mamba.A_log"},
+     {"mamba.D.weight", "mamba.D"},
+     {"mamba.dt_bias.weight", "mamba.dt_bias"},
+     {"mamba.norm.weight", "mamba.norm"},
+     {"mamba.wo.", "mamba.out_proj."},
+     {"attention.wg.", "attention.qkv_proj."},
+     {"attention.sinks.weight", "attention.sinks"},
+     {"dense_post_norm.", "dense_post_norm."},
+     {"moe_norm.", "moe_norm."},
+     {"moe_post_norm.", "moe_post_norm."},
+     {"per_layer_gate.", "per_layer_gate."},
+     {"per_layer_projection.", "per_layer_projection."},
+     {"per_layer_norm.", "per_layer_norm."},
+     {"layer_scalar", "layer_scalar"},
+     {"mtp.", "mtp."},
+     {"attention.wq_a.", "attention.q_a_proj."},
+     {"attention.wq_b.", "attention.q_b_proj."},
+     {"attention.wkv_a.", "attention.kv_a_proj."},
+     {"attention.wkv_b.", "attention.kv_b_proj."},
+     {"feed_forward.alpha_p.weight", "mlp.alpha_p"},
+     {"feed_forward.alpha_n.weight", "mlp.alpha_n"},
+     {"attention_norm.", "input_norm."},
+     {"attention_post_norm.", "attn_post_norm."},
+     {"attention.wq.", "attention.qkv_proj."},
+     {"attention.wk.", "attention.qkv_proj."},
+     {"attention.wv.", "attention.qkv_proj."},
+     {"attention.wo.", "attention.out_proj."},
+     {"ffn_norm.", "post_attention_norm."},
+     {"ffn_post_norm.", "ffn_post_norm."},
+     {"feed_forward.w_gate.", "mlp.mapping."},
+     {"feed_forward.w_up.", "mlp.mapping."},
+     {"feed_forward.w_down.", "mlp.projection."},
+     {"attention.", "attention."}}};
 constexpr std::string_view kModulesPrefix = "language_model.";
 constexpr std::string_view kModulesAhead = "language_model.mtp.layers.";
 
@@ -165,10 +209,11 @@ std::optional<std::string> name_in(const NameScheme& scheme, std::string_view lo
   return name ? std::optional(concat(scheme.bare() ? "" : scheme.part(), *name)) : std::nullopt;
 }
 
-// Which part of the fused matrix: 0 queries, 1 keys, 2 values; none for other tensors.
+// Which part of the fused matrix: 0 queries, 1 keys, 2 values, 3 gates of the output; none for
+// other tensors.
 std::optional<int64_t> fused_part(std::string_view logical) {
-  constexpr std::array<std::string_view, kFused> kParts = {".attention.wq.", ".attention.wk.",
-                                                           ".attention.wv."};
+  constexpr std::array<std::string_view, 4> kParts = {".attention.wq.", ".attention.wk.",
+                                                      ".attention.wv.", ".attention.wg."};
   for (size_t i = 0; i < kParts.size(); ++i) {
     if (logical.find(kParts[i]) != std::string_view::npos) {
       return static_cast<int64_t>(i);
@@ -177,37 +222,81 @@ std::optional<int64_t> fused_part(std::string_view logical) {
   return std::nullopt;
 }
 
-// Where a logical tensor is in one that it shares, in the rows of the smallest part.
+// Where a logical tensor is in one that it shares: its rows and those of all parts.
 struct SharedPart {
   int64_t first = 0;
   int64_t own = 1;
   int64_t all = 1;
+  int64_t groups = 1;  // in each of which there is the same share of each part
 };
 
-SharedPart part_of_shared(const FileNames& names, std::string_view logical) {
-  const std::vector<NamePair>& table = names.scheme.table()->layer;
+int64_t groups_of(const FileNames& names, const NamePair& pair) {
+  const TensorNames& table = *names.scheme.table();
+  for (const architectures::GroupedFile& one : table.grouped_files) {
+    if (one.file == pair.file) {
+      return one.groups == architectures::RowGroups::kHeads ? names.heads : names.linear_keys;
+    }
+  }
+  return 1;
+}
+
+// `rows`: of the tensor itself. `table`: names behind "layers.I.".
+template <class Table>
+SharedPart part_of_shared(const FileNames& names,
+                          const Table& table,
+                          std::string_view logical,
+                          int64_t rows) {
   const auto layer = split_layer_name(logical);
   const auto own = std::find_if(table.begin(), table.end(), [&](const NamePair& pair) {
     return layer && layer->rest.starts_with(pair.logical);
   });
   SharedPart part{.all = 0};
+  const bool is_known = own != table.end() && names.rows.contains(own->logical);
   for (auto pair = table.begin(); own != table.end() && pair != table.end(); ++pair) {
     if (pair->file == own->file) {
-      const int64_t rows = pair->logical == "attention.wq." ? names.heads_per_group : 1;
-      part.first += pair < own ? rows : 0;
-      part.own = pair == own ? rows : part.own;
-      part.all += rows;
+      // Parts that the model does not have are not there. Of those of another model, or without a
+      // configuration, all count as equally large.
+      auto known = names.rows.find(concat("layers.", layer->number, pair->logical));
+      known = known == names.rows.end() ? names.rows.find(pair->logical) : known;
+      const bool counts = (known != names.rows.end()) == is_known;
+      const int64_t count = pair == own ? rows : !counts ? 0 : is_known ? known->second : rows;
+      part.first += pair < own ? count : 0;
+      part.own = pair == own ? count : part.own;
+      part.all += count;
     }
   }
-  return part.all > part.own ? part : SharedPart();
+  return part.all > part.own ? part : SharedPart{.first = 0, .own = rows, .all = rows};
 }
 
-// The rows of queries, keys and values of a group come together, then those of the next.
-void place_in_groups(const FileNames& names, const SharedPart& part, FilePlace& place) {
-  place.first = part.first * names.head_size;
-  place.block = part.own * names.head_size;
-  place.block_stride = part.all * names.head_size;
-  place.shape[0] = place.shape[0] / place.block * place.block_stride;
+// The same in a family's files, with the groups that the rows come in.
+SharedPart part_of_family(const FileNames& names, std::string_view logical, int64_t rows) {
+  const TensorNames& table = *names.scheme.table();
+  SharedPart part = part_of_shared(names, table.layer, logical, rows);
+  if (part.all == part.own) {
+    return part;
+  }
+  const auto layer = split_layer_name(logical);
+  const auto own = std::find_if(table.layer.begin(), table.layer.end(), [&](const NamePair& pair) {
+    return layer->rest.starts_with(pair.logical);
+  });
+  const bool by_group = table.grouped && fused_part(logical);
+  part.groups = by_group ? names.heads / names.heads_per_group : groups_of(names, *own);
+  return part;
+}
+
+void place_shared(const SharedPart& part, FilePlace& place) {
+  if (part.all > part.own) {
+    place.first = part.first;
+    place.shape[0] = part.all;
+  }
+}
+
+// The rows of all parts come together group by group.
+void place_in_groups(const SharedPart& part, FilePlace& place) {
+  place.first = part.first / part.groups;
+  place.block = part.own / part.groups;
+  place.block_stride = part.all / part.groups;
+  place.shape[0] = part.all;
 }
 
 // A matrix, or the bias, of one of the experts that share a tensor; nothing for other tensors.
@@ -257,11 +346,12 @@ std::optional<FilePlace> packed_place(const FileNames& names,
   const bool second = names.gated && expert->rest.starts_with("w_up.");
   const int64_t rows = shape[0] * (!down && names.gated ? 2 : 1);
   const std::string stem = concat(scheme.bare() ? "" : table.part, table.layers, layer->number);
-  return FilePlace{.name = concat(stem, table.experts, down ? "down_proj" : "gate_up_proj",
-                                  scheme.packed_ending()),
-                   .shape = {names.experts, rows, shape[1]},
-                   .strides = FilePlace::Strides{
-                       (number * rows + (second ? shape[0] : 0)) * shape[1], shape[1], 1}};
+  return FilePlace{
+      .name = concat(stem, table.experts, down ? table.packed_down : table.packed_gate_up,
+                     scheme.packed_ending()),
+      .shape = {names.experts, rows, shape[1]},
+      .strides =
+          FilePlace::Strides{(number * rows + (second ? shape[0] : 0)) * shape[1], shape[1], 1}};
 }
 
 FilePlace family_place(const FileNames& names,
@@ -273,14 +363,12 @@ FilePlace family_place(const FileNames& names,
   }
   const TensorNames& table = *names.scheme.table();
   FilePlace place{.name = std::move(name), .shape = shape};
-  const SharedPart part = part_of_shared(names, logical);
-  if (part.all > part.own && shape.size() > 0) {
-    if (table.grouped && fused_part(logical)) {
-      place_in_groups(names, part, place);
+  if (shape.size() > 0) {
+    const SharedPart part = part_of_family(names, logical, shape[0]);
+    if (part.groups > 1) {
+      place_in_groups(part, place);
     } else {
-      const int64_t unit = shape[0] / part.own;
-      place.first = part.first * unit;
-      place.shape[0] = part.all * unit;
+      place_shared(part, place);
     }
   }
   // Tables of tokens and positions are [out, in] everywhere.
@@ -325,10 +413,17 @@ std::string in_own_list(const FileNames& names, std::string name) {
                 own ? layer->rest.substr(kOwn.size()) : layer->rest);
 }
 
+FileNames::LayerHeads heads_of(const FileNames& names, int64_t layer) {
+  return layer >= 0 && layer < std::ssize(names.of_layers)
+             ? names.of_layers[static_cast<size_t>(layer)]
+             : FileNames::LayerHeads{names.heads_per_group, names.head_size};
+}
+
 // Queries, keys and values are grouped; the rows of w_gate come before those of w_up.
 FilePlace modules_place(const FileNames& names, std::string_view logical, const Shape& shape) {
   if (const auto norm = head_norm_of(logical); norm && shape.size() == 1) {
-    const int64_t heads = norm->of_queries ? names.heads : names.heads / names.heads_per_group;
+    const int64_t per_group = heads_of(names, number_of(split_layer_name(logical))).heads_per_group;
+    const int64_t heads = norm->of_queries ? names.heads : names.heads / per_group;
     return {
         .name = concat(in_own_list(names, *name_in(NameScheme::kModules, norm->name)), "weight"),
         .shape = {heads, shape[0]},
@@ -336,6 +431,10 @@ FilePlace modules_place(const FileNames& names, std::string_view logical, const 
   }
   std::string name =
       in_own_list(names, name_in(NameScheme::kModules, logical).value_or(std::string(logical)));
+  constexpr std::string_view kMlp = ".mlp.";
+  if (const size_t at = name.find(kMlp); names.experts_beside_dense && at != std::string::npos) {
+    name.replace(at, kMlp.size(), ".dense_mlp.");
+  }
   constexpr std::string_view kFusedHeads = "attention.qkv_proj.";
   if (const size_t at = name.find(kFusedHeads); names.latent && at != std::string::npos) {
     name.replace(at, kFusedHeads.size(), "attention.q_proj.");
@@ -353,16 +452,22 @@ FilePlace modules_place(const FileNames& names, std::string_view logical, const 
   }
   const auto part = names.latent ? std::nullopt : fused_part(logical);
   if (part) {
-    const int64_t queries = names.heads_per_group;
-    const SharedPart shared{.first = *part == 0 ? 0 : queries + *part - 1,
-                            .own = *part == 0 ? queries : 1,
-                            .all = queries + 2};
-    place_in_groups(names, shared, place);
-  } else if (names.gated && logical.find(".feed_forward.w_gate.") != std::string::npos) {
-    place.shape[0] = 2 * shape[0];
-  } else if (names.gated && logical.find(".feed_forward.w_up.") != std::string::npos) {
-    place.first = shape[0];
-    place.shape[0] = 2 * shape[0];
+    // Of each group its queries, with their gates behind them, a key and a value.
+    const FileNames::LayerHeads heads = heads_of(names, number_of(split_layer_name(logical)));
+    const int64_t groups = names.heads / heads.heads_per_group;
+    const int64_t queries = names.heads * heads.head_size;
+    const int64_t keys = groups * heads.head_size * heads.keys;
+    const int64_t values = groups * heads.head_size * heads.values;
+    const int64_t gates = names.gates ? queries : 0;
+    const std::array<int64_t, 4> firsts = {0, queries + gates, queries + gates + keys, queries};
+    const std::array<int64_t, 4> own = {queries, keys, values, queries};
+    place_in_groups({.first = firsts[static_cast<size_t>(*part)],
+                     .own = own[static_cast<size_t>(*part)],
+                     .all = queries + gates + keys + values,
+                     .groups = groups},
+                    place);
+  } else if (fused_part(logical) == std::nullopt) {
+    place_shared(part_of_shared(names, kModulesLayer, logical, shape[0]), place);
   }
   return place;
 }
@@ -417,7 +522,8 @@ bool is_known(const TensorNames& table, std::string_view name) {
   const auto is_packed = [&] {
     const bool has_experts = !table.experts.empty() && name.starts_with(table.experts);
     const std::string_view rest = has_experts ? name.substr(table.experts.size()) : "";
-    return rest.starts_with("gate_up_proj") || rest.starts_with("down_proj");
+    return !rest.empty() &&
+           (rest.starts_with(table.packed_gate_up) || rest.starts_with(table.packed_down));
   };
   return is_in(table.layer, name) || (!table.stacked && is_packed()) ||
          (table.stacked && name.starts_with(table.experts) &&
@@ -444,13 +550,39 @@ FileNames::FileNames(NameScheme of, const TransformerConfig& config)
       ahead(config.mtp_num_layers),
       more_layers(of.table() != nullptr && of.table()->more_layers),
       tied(!config.untie_embeddings_and_output_weights) {
-  const LayerWidths widths = layer_widths(config);
+  const LayerWidths widths = layer_widths(config, 0);
   heads_per_group = widths.heads / widths.groups;
   head_size = widths.channels;
   gated = widths.gates == 2;
   experts = config.moe.num_experts;
   heads = widths.heads;
   latent = config.multi_latent_attention;
+  gates = config.attention_output_gate;
+  linear_keys = config.linear_attention.num_key_heads;
+  experts_beside_dense = config.moe.num_experts > 1 && config.moe.moe_beside_dense;
+  const bool differs = config.full_attention_kv_channels ||
+                       config.full_attention_num_query_groups ||
+                       config.full_attention_value_is_key || config.num_kv_shared_layers > 0;
+  const auto add_rows = [&](int64_t layer, bool of_all) {
+    const std::string stem = concat("layers.", layer, ".");
+    for (const ModelMatrix& matrix : layer_matrices(config, layer)) {
+      if (matrix.experts == 0) {
+        rows[concat(of_all ? matrix.name.substr(stem.size()) : matrix.name, ".")] = matrix.shape[0];
+      }
+    }
+  };
+  for (const AlikeLayers& layers : alike_layers(config)) {
+    add_rows(layers.layer, true);
+  }
+  for (int64_t layer = 0; differs && layer < config.num_layers; ++layer) {
+    add_rows(layer, false);
+    const LayerWidths own = layer_widths(config, layer);
+    const int64_t keys = keys_from(config, layer) ? 0 : 1;
+    of_layers.push_back({.heads_per_group = own.heads / own.groups,
+                         .head_size = own.channels,
+                         .keys = keys,
+                         .values = value_is_key(config, layer) ? 0 : keys});
+  }
 }
 
 FileNames::FileNames(const std::set<std::string>& names, const TransformerConfig& config)
@@ -467,16 +599,25 @@ std::string_view NameScheme::part() const {
   return table_ == nullptr ? std::string_view() : table_->part;
 }
 
+namespace {
+
+// Experts of some families are packed in every file.
+NameScheme scheme_of(const TensorNames* table) {
+  return table->packed ? NameScheme(table).packed(table->packed_ending) : NameScheme(table);
+}
+
+}  // namespace
+
 NameScheme name_scheme(const TransformerConfig& config) {
   const architectures::Architecture* family = architectures::of(config);
-  return family == nullptr ? NameScheme::kLogical : NameScheme(family->names);
+  return family == nullptr ? NameScheme::kLogical : scheme_of(family->names);
 }
 
 NameScheme name_scheme_of(std::string_view model_type) {
   const architectures::Architecture* family = architectures::find(model_type);
   check<ValueError>(family != nullptr, "no family has the model_type \"", model_type,
                     "\"; known are ", architectures::known_types());
-  return NameScheme(family->names);
+  return scheme_of(family->names);
 }
 
 NameScheme name_scheme(const std::set<std::string>& names) {
@@ -506,6 +647,9 @@ NameScheme name_scheme(const std::set<std::string>& names) {
   }
   if (best.table() == nullptr || best.table()->stacked || best.table()->experts.empty()) {
     return best;
+  }
+  if (best.table()->packed) {
+    return best.packed(best.table()->packed_ending);
   }
   for (const std::string_view ending : {std::string_view(), std::string_view(".weight")}) {
     const bool packed = std::any_of(kinds.begin(), kinds.end(), [&](const std::string& kind) {

@@ -86,6 +86,10 @@ struct FileNames {
   FileNames(const std::set<std::string>& names, const TransformerConfig& config);
 
   NameScheme scheme = NameScheme::kLogical;
+  /// Of logical names behind "layers.I.", with their last dot: the rows of all ranks.
+  std::map<std::string, int64_t, std::less<>> rows;
+  int64_t linear_keys = 1;  ///< linear_num_key_heads
+  bool gates = false;       ///< attention_output_gate
   int64_t heads_per_group = 1;
   int64_t head_size = 1;
   bool gated = false;   ///< the MLP has w_gate
@@ -97,6 +101,16 @@ struct FileNames {
   int64_t ahead = 0;         ///< layers behind these that predict further tokens (mtp_num_layers)
   bool more_layers = false;  ///< the file may have more of these, which are passed over
   bool tied = false;         ///< the output matrix is the table of embeddings
+  bool experts_beside_dense = false;  ///< moe_beside_dense
+
+  /// What a layer's queries, keys and values are in memory.
+  struct LayerHeads {
+    int64_t heads_per_group = 1;
+    int64_t head_size = 1;
+    int64_t keys = 1;    ///< 0: it has another layer's
+    int64_t values = 1;  ///< 0: the same, or its keys'
+  };
+  std::vector<LayerHeads> of_layers = {};  ///< empty: all are alike, as said above
 };
 
 /// The place of a whole logical tensor in a tensor of a file. Along the logical tensor's axis 0 it

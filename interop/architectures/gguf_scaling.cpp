@@ -34,6 +34,22 @@ Value scaling_type(const AllConfig& config) {
 }
 
 // longrope's divisors have it in them.
+void take_type(const Value& value, AllConfig& config) {
+  RotaryConfig& rotary = config.model_config.rotary_config;
+  RotaryConfig plain;
+  plain.rotary_percent = rotary.rotary_percent;
+  plain.rotary_base = rotary.rotary_base;
+  plain.rotary_interleaved = rotary.rotary_interleaved;
+  plain.rotary_backward = rotary.rotary_backward;
+  plain.sliding_rotary_base = rotary.sliding_rotary_base;
+  rotary = plain;
+  if (value == Value(std::string("yarn")) || value == Value(std::string("longrope"))) {
+    rotary.rope_type = value.as<std::string>();
+  } else if (value == Value(std::string("linear"))) {
+    rotary.seq_len_interpolation_factor = 1.0;
+  }
+}
+
 Value scaling_factor(const AllConfig& config) {
   if (is_scaled_as(config, "yarn")) {
     return rotary_of(config).rope_scaling_factor;
@@ -41,9 +57,31 @@ Value scaling_factor(const AllConfig& config) {
   return linear_factor(config) != 1.0 ? Value(linear_factor(config)) : Value();
 }
 
+void take_factor(const Value& value, AllConfig& config) {
+  if (is_scaled_as(config, "yarn")) {
+    set_value(config, "rotary_config.rope_scaling_factor", value);
+  } else if (rotary_of(config).seq_len_interpolation_factor) {
+    set_value(config, "rotary_config.seq_len_interpolation_factor", value);
+  }
+}
+
 Value original_length(const AllConfig& config) {
   const bool has_one = is_scaled_as(config, "yarn") || is_scaled_as(config, "longrope");
   return has_one ? Value(rotary_of(config).original_max_position_embeddings) : Value();
+}
+
+void take_original_length(const Value& value, AllConfig& config) {
+  if (value.is_null()) {
+    return;
+  }
+  set_value(config, "rotary_config.original_max_position_embeddings", value);
+  if (is_scaled_as(config, "longrope")) {
+    // Which has no factor of its own there.
+    config.model_config.rotary_config.rope_scaling_factor =
+        static_cast<double>(config.model_config.max_position_embeddings.value_or(1)) /
+        static_cast<double>(
+            std::max<int64_t>(1, rotary_of(config).original_max_position_embeddings));
+  }
 }
 
 // What llama.cpp multiplies them by of its own accord: 1 + 0.1 ln(factor), with yarn.
@@ -60,11 +98,37 @@ Value attention_factor(const AllConfig& config) {
   return is_scaled_as(config, "longrope") ? unless_1(rotary_factor(rotary_of(config))) : Value();
 }
 
+// What follows from the lengths alone is not said.
+void take_attention_factor(const Value& value, AllConfig& config) {
+  RotaryConfig& rotary = config.model_config.rotary_config;
+  const double written = value.is<double>() ? value.as<double>() : 1;
+  if (is_scaled_as(config, "yarn") && !value.is_null()) {
+    const double factor = written * usual_growth(config);
+    const double round = std::round(factor * 1e6) / 1e6;  // as it stood in a file
+    rotary.attention_factor = std::abs(factor - round) < 1e-6 ? round : factor;
+  } else if (is_scaled_as(config, "longrope")) {
+    rotary.attention_factor.reset();
+    if (std::abs(rotary_factor(rotary) / written - 1) > 1e-6) {
+      rotary.attention_factor = written;
+    }
+  }
+}
+
 Value beta_fast(const AllConfig& config) {
   return is_scaled_as(config, "yarn") ? Value(rotary_of(config).beta_fast) : Value();
 }
 Value beta_slow(const AllConfig& config) {
   return is_scaled_as(config, "yarn") ? Value(rotary_of(config).beta_slow) : Value();
+}
+void take_beta_fast(const Value& value, AllConfig& config) {
+  if (is_scaled_as(config, "yarn") && !value.is_null()) {
+    set_value(config, "rotary_config.beta_fast", value);
+  }
+}
+void take_beta_slow(const Value& value, AllConfig& config) {
+  if (is_scaled_as(config, "yarn") && !value.is_null()) {
+    set_value(config, "rotary_config.beta_slow", value);
+  }
 }
 
 // With latent attention llama.cpp multiplies scores by (a (1 + m ln(factor)))^2, a being the factor
@@ -86,6 +150,22 @@ Value latent_multiplier(const AllConfig& config) {
   const std::optional<double> growth = latent_growth(config);
   return growth ? Value(*growth) : Value();
 }
+double rounded(double value) { return std::round(value * 1e6) / 1e6; }
+// With a, the factor of cosines and sines, and L = ln(factor): a (1 + m L) = 1 + 0.1 L
+// mscale_all_dim and a (1 + 0.1 L mscale_all_dim) = 1 + 0.1 L mscale.
+void take_latent_multiplier(const Value& value, AllConfig& config) {
+  RotaryConfig& rotary = config.model_config.rotary_config;
+  const double length = std::log(rotary.rope_scaling_factor);
+  if (!is_scaled_as(config, "yarn") || !value.is<double>() || !(length > 0)) {
+    return;
+  }
+  // Without the key, the usual growth is in it.
+  const double a = rotary.attention_factor ? *rotary.attention_factor / usual_growth(config) : 1;
+  const double all = (a * (1 + value.as<double>() * length) - 1) / (0.1 * length);
+  rotary.attention_factor.reset();
+  rotary.mscale_all_dim = rounded(all);
+  rotary.mscale = rounded((a * (1 + 0.1 * length * all) - 1) / (0.1 * length));
+}
 // Where the key is there, cosines and sines grow by this alone.
 Value latent_attention_factor(const AllConfig& config) {
   return latent_growth(config) ? unless_1(rotary_factor(rotary_of(config)))
@@ -96,17 +176,21 @@ Value latent_attention_factor(const AllConfig& config) {
 
 void add_scaling_keys(GgufTables& gguf) {
   for (const GgufKey& key :
-       {GgufKey{.key = "rope.scaling.type", .made = scaling_type},
-        GgufKey{.key = "rope.scaling.factor", .made = scaling_factor},
-        GgufKey{.key = "rope.scaling.original_context_length", .made = original_length},
-        GgufKey{.key = kAttentionFactor, .made = attention_factor}}) {
+       {GgufKey{.key = "rope.scaling.type", .made = scaling_type, .back = take_type},
+        GgufKey{.key = "rope.scaling.factor", .made = scaling_factor, .back = take_factor},
+        GgufKey{.key = "rope.scaling.original_context_length",
+        .made = original_length,
+        .back = take_original_length},
+        GgufKey{
+            .key = kAttentionFactor, .made = attention_factor, .back = take_attention_factor}}) {
     gguf.keys.push_back(key);
   }
 }
 
 void add_yarn_ends(GgufTables& gguf) {
-  gguf.keys.push_back({.key = kBetaFast, .made = beta_fast});
-  gguf.keys.push_back({.key = "rope.scaling.yarn_beta_slow", .made = beta_slow});
+  gguf.keys.push_back({.key = kBetaFast, .made = beta_fast, .back = take_beta_fast});
+  gguf.keys.push_back(
+      {.key = "rope.scaling.yarn_beta_slow", .made = beta_slow, .back = take_beta_slow});
 }
 
 void use_latent_scaling(GgufTables& gguf) {
@@ -115,7 +199,9 @@ void use_latent_scaling(GgufTables& gguf) {
       key.made = latent_attention_factor;
     }
   }
-  gguf.keys.push_back({.key = "rope.scaling.yarn_log_multiplier", .made = latent_multiplier});
+  gguf.keys.push_back({.key = "rope.scaling.yarn_log_multiplier",
+                       .made = latent_multiplier,
+                       .back = take_latent_multiplier});
 }
 
 void object_to_scaling(const GgufTables& gguf,

@@ -8,7 +8,11 @@ Architecture gpt_neox();
 
 namespace {
 
-Value is_parallel(const AllConfig& config) { return has_parallel_blocks(config.model_config); }
+Value is_parallel(const AllConfig& config) { return has_parallel_blocks(config.model_config, 0); }
+void take_parallel(const Value& value, AllConfig& config) {
+  const bool parallel = value.is_null() || value == Value(true);
+  set_value(config, "norm_placement", Value(std::string(parallel ? "parallel" : "pre")));
+}
 
 }  // namespace
 
@@ -32,7 +36,7 @@ Architecture gpt_neox() {
   GgufTables gguf = llama_gguf_without_gate("gptneox");
   use_layer_norm(gguf);
   join_heads(gguf);
-  gguf.keys.push_back({.key = "use_parallel_residual", .made = is_parallel});
+  gguf.keys.push_back({.key = "use_parallel_residual", .made = is_parallel, .back = take_parallel});
   gguf.limits = joined(own_head_in_gguf(), only("qkv_has_bias", true, "use True"));
   return {
       .model_type = "gpt_neox",

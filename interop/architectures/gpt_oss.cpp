@@ -6,6 +6,17 @@ namespace tapestry::architectures {
 
 Architecture gpt_oss();
 
+namespace {
+
+// These models' ramp has no whole ends, which a file cannot say.
+void keep_ends_of_ramp(const Value& /*value*/, AllConfig& config) {
+  RotaryConfig& rotary = config.model_config.rotary_config;
+  rotary.truncate = rotary.rope_type != "yarn";
+}
+Value nothing(const AllConfig& /*config*/) { return {}; }
+
+}  // namespace
+
 Architecture gpt_oss() {
   static const TensorNames kNames = [] {
     TensorNames names = llama_names_with(
@@ -27,6 +38,7 @@ Architecture gpt_oss() {
   gguf.layer.push_back({"attention.sinks.", "attn_sinks."});
   // The norm before the MLP has this name, although it stands before it.
   rename(gguf, "ffn_norm.", "post_attention_norm.");
+  gguf.keys.push_back({.key = "rope.scaling.truncate", .made = nothing, .back = keep_ends_of_ramp});
   gguf.limits =
       joined(windows_in_gguf(2), own_head_in_gguf(), only("qkv_has_bias", true, "use True"),
              only("swiglu_limit", 7.0, "use 7"), only("swiglu_alpha", 1.702, "use 1.702"));

@@ -10,6 +10,10 @@ Architecture granite();
 namespace {
 
 Value logit_divisor(const AllConfig& config) { return 1 / config.model_config.logit_multiplier; }
+void take_logit_divisor(const Value& value, AllConfig& config) {
+  const bool usable = value.is<double>() && value.as<double>() > 0;
+  config.model_config.logit_multiplier = usable ? 1 / value.as<double>() : 1;
+}
 
 }  // namespace
 
@@ -20,7 +24,7 @@ Architecture granite() {
   gguf.keys.push_back({"attention.scale", "attention_scale"});
   gguf.keys.push_back({"embedding_scale", "embedding_multiplier"});
   gguf.keys.push_back({"residual_scale", "residual_multiplier"});
-  gguf.keys.push_back({.key = "logit_scale", .made = logit_divisor});
+  gguf.keys.push_back({.key = "logit_scale", .made = logit_divisor, .back = take_logit_divisor});
   gguf.limits = joined(no_output_bias_in_gguf(), only("qkv_has_bias", false, "use False"));
   return {
       .model_type = "granite",

@@ -7,6 +7,7 @@
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/tensor/error.h"
 #include "interop/architectures/hf_names.h"
 #include "interop/architectures/own_model.h"
@@ -90,7 +91,7 @@ std::string fitted(const std::string& text, DType stored, const HfJson& ours) {
 }
 
 std::string content_if_there(const fs::path& path) {
-  return fs::exists(path) ? read_file(path.string()) : std::string();
+  return path_exists(path.string()) ? read_file(path.string()) : std::string();
 }
 
 }  // namespace
@@ -115,7 +116,7 @@ std::string config_json_with_dtype(const std::string& text, DType dtype) {
 
 HfSource read_hf_source(const std::string& path) {
   HfSource source;
-  if (fs::is_directory(path)) {
+  if (folder_exists(path)) {
     source.config_json = content_if_there(fs::path(path) / "config.json");
     source.generation_config = content_if_there(fs::path(path) / "generation_config.json");
   }
@@ -128,7 +129,7 @@ std::vector<std::string> tokenizer_files_in(const std::string& folder) {
        {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
         "vocab.json", "merges.txt", "chat_template.jinja"}) {
     const fs::path path = fs::path(folder) / name;
-    if (fs::exists(path)) {
+    if (path_exists(path.string())) {
       found.push_back(path.string());
     }
   }
@@ -253,7 +254,7 @@ std::map<std::string, std::string> hf_files(const TransformerConfig& config,
 }
 
 void check_hf_config(const TransformerConfig& config, const std::string& path) {
-  if (!fs::is_directory(path) || !fs::exists(fs::path(path) / "config.json")) {
+  if (!folder_exists(path) || !path_exists(path + "/config.json")) {
     return;
   }
   const std::vector<std::string> found = differences(config, read_hf_config(path));

@@ -15,6 +15,9 @@ Value temperature_of(const AllConfig& config) {
   const double beta = config.model_config.query_temperature_beta;
   return beta > 0 ? Value(beta) : Value();
 }
+void take_temperature(const Value& value, AllConfig& config) {
+  set_value(config, "query_temperature_beta", value.is_null() ? Value(0.0) : value);
+}
 
 }  // namespace
 
@@ -23,7 +26,8 @@ Architecture ministral3() {
   gguf.paired = true;
   gguf.scalings = {"yarn", "llama3"};
   add_yarn_ends(gguf);
-  gguf.keys.push_back({.key = "attention.temperature_scale", .made = temperature_of});
+  gguf.keys.push_back(
+      {.key = "attention.temperature_scale", .made = temperature_of, .back = take_temperature});
   gguf.limits = no_window_in_gguf();
   return {
       .model_type = "ministral3",

@@ -16,6 +16,21 @@ Value layers_with_window(const AllConfig& config) {
   return out;
 }
 
+void take_layers_with_window(const Value& value, AllConfig& config) {
+  const auto* given = std::get_if<Value::List>(&value.data);
+  if (given == nullptr) {
+    return;
+  }
+  Value::List types;
+  for (const Value& one : *given) {
+    types.emplace_back(std::string(one == Value(true) ? "sliding_attention" : "full_attention"));
+  }
+  set_value(config, "layer_types", types);
+  // One base for all layers, and no scaling where there is a window.
+  RotaryConfig& rotary = config.model_config.rotary_config;
+  rotary.sliding_rotary_base = rotary.rotary_base;
+}
+
 // llama.cpp has one base for all layers of this architecture.
 class OneBase final : public Rule {
  public:
@@ -36,7 +51,9 @@ Architecture olmo3() {
   GgufTables gguf = llama_gguf("olmo2");
   add_norms_of_outputs(gguf);
   add_window(gguf);
-  gguf.keys.push_back({.key = "attention.sliding_window_pattern", .made = layers_with_window});
+  gguf.keys.push_back({.key = "attention.sliding_window_pattern",
+                       .made = layers_with_window,
+                       .back = take_layers_with_window});
   gguf.limits = joined(own_head_in_gguf(), std::make_shared<OneBase>());
   return {
       .model_type = "olmo3",

@@ -7,6 +7,7 @@
 
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/io/safetensors_directory.h"
 #include "autograd/tensor/error.h"
 #include "interop/architectures/file_place.h"
@@ -230,10 +231,9 @@ void count_layers_ahead(const std::string& folder, HfConfig& file) {
 
 HfConfig read_hf_config(const std::string& folder) {
   const std::string path = (fs::path(folder) / kHfFile).string();
-  std::error_code error;
-  check<IoError>(fs::is_directory(folder, error), folder,
+  check<IoError>(folder_exists(folder), folder,
                  ": there is no such folder; a Hugging Face model is a folder with ", kHfFile,
-                 " and model.safetensors");
+                 " and model.safetensors, or a GGUF file");
   HfConfig file = parse_hf_config(
       read_file(path, kMaxHfBytes, "a Hugging Face model is a folder with this file"), path);
   count_layers_ahead(folder, file);

@@ -31,11 +31,19 @@
   family(nemotron)                     \
   family(gemma2)                       \
   family(gemma3)                       \
+  family(gemma4)                       \
   family(olmo2)                        \
   family(olmo3)                        \
   family(exaone4)                      \
   family(smollm3)                      \
   family(granite)                      \
+  family(qwen3_5)                      \
+  family(qwen3_5_moe)                  \
+  family(qwen3_next)                   \
+  family(olmo_hybrid)                  \
+  family(lfm2)                         \
+  family(lfm2_moe)                     \
+  family(granitemoehybrid)             \
   family(gpt_neox)                     \
   family(falcon)                       \
   family(cohere2)                      \

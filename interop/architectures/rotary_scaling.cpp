@@ -191,7 +191,11 @@ void read_rotary_scaling(Fields& file,
     }
     return;
   }
-  if (type == "linear") {
+  if (type == "proportional") {
+    if (const auto factor = reader.number("factor", kAboveZero); factor && *factor != 1) {
+      read.seq_len_interpolation_factor = factor;
+    }
+  } else if (type == "linear") {
     read.seq_len_interpolation_factor = reader.needed("factor", kAboveZero);
   } else if (type == "llama3") {
     read_llama3(reader, read);
@@ -209,7 +213,7 @@ void read_rotary_scaling(Fields& file,
   } else {
     reader.finding(concat("the rotation's scaling \"", type,
                           "\" is not built; what is: default, linear, llama3, yarn, longrope, "
-                          "dynamic"));
+                          "dynamic, proportional"));
   }
   if (reader.is_sound()) {
     read.rope_type = type == "linear" ? "default" : type;
@@ -245,6 +249,13 @@ Json rotary_scaling_json(const TransformerConfig& config) {
   const double linear = rotary.seq_len_interpolation_factor.value_or(1.0);
   if (rotary.rope_type == "default") {
     return linear == 1.0 ? Json() : Json{{"rope_type", "linear"}, {"factor", linear}};
+  }
+  if (rotary.rope_type == "proportional") {
+    Json json = {{"rope_type", rotary.rope_type}};
+    if (linear != 1.0) {
+      json["factor"] = linear;
+    }
+    return json;
   }
   Json json = {{"rope_type", rotary.rope_type}, {"factor", rotary.rope_scaling_factor}};
   const auto add = [&](const char* key, const auto& value) {

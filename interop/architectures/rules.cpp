@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "autograd/tensor/error.h"
 #include "parallel_core/config/schema/schema.h"
 
 namespace tapestry::architectures {
@@ -267,6 +268,7 @@ class Only final : public Rule {
   void object(const AllConfig& config, std::vector<Objection>& out) const override {
     object_unless(config, key_, value_, out, advice_);
   }
+  void settle(AllConfig& config) const override { set_value(config, key_, value_); }
 
  private:
   std::string key_;
@@ -428,6 +430,38 @@ class HiddenDropout final : public Rule {
 Value value_of(const AllConfig& config, const std::string& key) {
   const auto [section, name] = section_and_key(key);
   return config::find_key(section, name)->field.get(config);
+}
+
+void set_value(AllConfig& config, const std::string& key, const Value& value) {
+  const auto [section, name] = section_and_key(key);
+  const config::Key& row = *config::find_key(section, name);
+  using config::Type;
+  Value given = value;
+  if (row.field.type == Type::kFloat && value.is<int64_t>()) {
+    given = static_cast<double>(value.as<int64_t>());
+  }
+  const auto is_list_of = [&](auto type) {
+    const auto* list = std::get_if<Value::List>(&given.data);
+    return list != nullptr && std::all_of(list->begin(), list->end(), [&](const Value& one) {
+             return one.is<decltype(type)>();
+           });
+  };
+  const Type type = row.field.type;
+  const bool fits = given.is_null()             ? row.field.nullable
+                    : type == Type::kBool       ? given.is<bool>()
+                    : type == Type::kInt        ? given.is<int64_t>()
+                    : type == Type::kFloat      ? given.is<double>()
+                    : type == Type::kString     ? given.is<std::string>()
+                    : type == Type::kIntList    ? is_list_of(int64_t{})
+                    : type == Type::kFloatList  ? is_list_of(double{})
+                    : type == Type::kStringList ? is_list_of(std::string{})
+                                                : false;
+  check<ValueError>(fits, key, ": is ", to_yaml(given), ", expected ", config::type_text(row));
+  if (!given.is_null()) {
+    const std::string wrong = config::complaint(row, given);
+    check<ValueError>(wrong.empty(), key, ": is ", to_yaml(given), ", expected ", wrong);
+  }
+  row.field.set(config, given);
 }
 
 Json json_of(const Value& value) {

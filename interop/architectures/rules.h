@@ -20,6 +20,9 @@ using config::Value;
 Value value_of(const AllConfig& config, const std::string& key);
 /// The same as JSON.
 hf::Json json_of(const Value& value);
+/// Gives a key a value; an integer also to a key that wants a number. ValueError, naming the key,
+/// for a value of another type or one that the key does not allow.
+void set_value(AllConfig& config, const std::string& key, const Value& value);
 /// Objects unless the key has the value. `advice` is "use VALUE" unless it is given.
 void object_unless(const AllConfig& config,
                    const std::string& key,
@@ -129,6 +132,9 @@ struct RotationForm {
   std::string sliding_member = {};  ///< that of the base in older files, if they have one
   bool temperature = false;         ///< llama_4_scaling_beta: queries grow with their position
   bool alpha = false;               ///< `alpha` of a scaling "dynamic" makes the base larger
+  /// Layers without a window turn a share of their pairs (rope_type proportional); there is one
+  /// object for each kind, in all files, and `share` is that of full_attention.
+  bool proportional = false;
 };
 /// Rotation: rope_theta, rope_scaling and partial_rotary_factor, or rope_parameters in place of
 /// all; scaled in any way of rotary_scaling.h.
@@ -147,6 +153,7 @@ struct Windows {
   std::optional<int64_t> by_default = {};  ///< sliding_window where it is left out
   int64_t period = 0;
   bool writes_period = false;  ///< as sliding_window_pattern, beside layer_types
+  bool last_is_full = false;   ///< the last layer has no window, whatever a file says
   /// Layers without a window are not rotated, where any has one.
   bool rotates_sliding_alone = false;
 };
@@ -158,8 +165,41 @@ RulePtr switched_window(bool all_layers = false);
 /// no_rope_layers, or no_rope_layer_interval: all but every so many-th layer are rotated.
 RulePtr rotated_layers(int64_t interval);
 
+/// Layers of one kind without attention between layers with full attention.
+struct MixerLayers {
+  std::string kind;                ///< "linear_attention", "conv" or "mamba"
+  std::vector<std::string> words;  ///< what files call it; the first is written
+  std::vector<std::string> attention_words = {"full_attention"};
+  std::string older_member = {};  ///< of the list, in older files
+  // Where there is no list: every so many-th layer has attention; or those of a list of numbers; or
+  // all have it or none.
+  int64_t period = 0;
+  std::string period_member = {};
+  std::string attention_list = {};
+  bool attends_by_default = false;
+  bool needs_both = false;  ///< a model has layers of both kinds
+};
+/// layer_types; no layer has a window.
+RulePtr mixer_layers(const MixerLayers& form);
+/// The members linear_*, with the defaults of Qwen3-Next, or those that follow from attention's.
+Rules delta_net_sizes();
+RulePtr delta_net_sizes_by_heads();
+/// The members mamba_* and time_step_limit.
+RulePtr mamba_sizes();
+/// Rotation if position_embedding_type is "rope", else none.
+RulePtr rotation_by_member(const Rules& rotation);
+/// Rotation unless rope_parameters has null as rope_theta.
+RulePtr rotation_unless_null(const Rules& rotation);
+/// Head size and key/value heads of layers without a window, which have others where they are left
+/// out, values that are keys, and layers with the keys of others (Gemma 4).
+Rules heads_by_kind(int64_t head_dim);
+/// A second embedding for each layer: its width where it is left out, and rows of its table.
+Rules per_layer_embeddings(int64_t size, int64_t rows);
+
 /// One MLP a layer, no experts.
 RulePtr dense();
+/// Experts beside the dense MLP of every layer, where enable_moe_block says so.
+Rules experts_beside_dense();
 /// Number of experts, and num_experts_per_tok. `also` is what newer files call the first.
 RulePtr experts(const std::string& member,
                 int64_t number,
@@ -172,7 +212,8 @@ Rules normalised_gates();
 /// Gates are sigmoids, and a learned number per expert counts for the choice alone: norm_topk_prob,
 /// routed_scaling_factor, and the best topk_group of n_group groups, each as good as its two best.
 /// The numbers stay as they are unless a run moves them (moe_router_bias_update_rate).
-Rules sigmoid_gates();
+/// `bias_member`: the switch of these numbers, which must be on. Then there are no groups.
+Rules sigmoid_gates(const std::string& bias_member = "");
 /// Gates are a softmax over all experts, times routed_scaling_factor; topk_method
 /// group_limited_greedy chooses among the best topk_group of n_group groups (DeepSeek-V2).
 Rules grouped_softmax_gates();
@@ -185,7 +226,7 @@ RulePtr shared_experts(const std::string& member, int64_t by_default);
 /// Experts in every layer; in all but the first first_k_dense_replace; or as decoder_sparse_step
 /// and mlp_only_layers say.
 RulePtr experts_everywhere();
-RulePtr experts_after(int64_t first_dense);
+RulePtr experts_after(int64_t first_dense, const std::string& member = "first_k_dense_replace");
 RulePtr sparse_layers();
 /// What is said of dense MLPs' width is of no layer, so that nothing can contradict it.
 RulePtr no_dense_width();

@@ -88,10 +88,17 @@ class Rotation final : public Rule {
     Found<double> theta = file.number(form_.theta_member, theta_);
     std::string theta_name = form_.theta_member;
     RotaryScaling scaling{.written = file.has("rope_scaling")};
+    if (form_.proportional && object_of(file, "rope_parameters") == nullptr) {
+      scaling.rotary.rope_type = kProportional;
+    }
     for (const std::string name : {"rope_scaling", "rope_parameters"}) {
       const Json* object = object_of(file, name);
       if (object == nullptr) {
         continue;
+      }
+      if (form_.proportional && object == file.find(name)) {
+        file.finding(name, concat("expected an object for ", kFull, " and one for ", kSliding,
+                                  ", got ", object->dump()));
       }
       if (const auto base = object->find("rope_theta"); base != object->end()) {
         if (!base->is_number()) {
@@ -131,6 +138,10 @@ class Rotation final : public Rule {
   void write(const AllConfig& config, Json& json) const override {
     const TransformerConfig& c = config.model_config;
     const RotaryConfig& rotary = c.rotary_config;
+    if (form_.proportional) {
+      write_proportional(c, json);
+      return;
+    }
     json[form_.theta_member] = rotary.rotary_base;
     if (form_.share) {
       json[form_.share_member] = rotary.rotary_percent;
@@ -154,6 +165,12 @@ class Rotation final : public Rule {
     }
     if (!form_.share) {
       object_unless(config, "rotary_config.rotary_percent", Value(1.0), out);
+    }
+    const bool turns_share = c.rotary_config.rope_type == kProportional;
+    if (turns_share && !form_.proportional) {
+      object_unless(config, "rotary_config.rope_type", Value(std::string("default")), out);
+    } else if (form_.proportional && !turns_share && c.rotary_config.rotary_percent != 1) {
+      object_unless(config, "rotary_config.rope_type", Value(std::string(kProportional)), out);
     }
     if (form_.temperature && c.query_temperature_beta > 0 && c.rotary_config.rope_type != "yarn") {
       object_unless(config, "rotary_config.rope_type", Value(std::string("yarn")), out);
@@ -185,6 +202,7 @@ class Rotation final : public Rule {
  private:
   static constexpr const char* kFull = "full_attention";
   static constexpr const char* kSliding = "sliding_attention";
+  static constexpr const char* kProportional = "proportional";
 
   // What a member says of layers without a window; nullptr if it is not there, or no object.
   const Json* object_of(Fields& file, const std::string& name) const {
@@ -219,6 +237,11 @@ class Rotation final : public Rule {
         file.finding("rope_parameters",
                      concat(kSliding, ": expected rope_type default, got ", type.dump()));
       }
+      const Json share = inner.value("partial_rotary_factor", Json(1.0));
+      if (form_.proportional && share != 1.0) {
+        file.finding("rope_parameters", concat(kSliding, ": partial_rotary_factor ", share.dump(),
+                                               ": these layers turn whole heads; leave it out"));
+      }
       if (inner.contains("rope_theta") && inner.at("rope_theta").is_number()) {
         base = {inner.at("rope_theta").get<double>(), inner.at("rope_theta").dump(), true};
         name = concat("rope_parameters.", kSliding, ".rope_theta");
@@ -228,6 +251,24 @@ class Rotation final : public Rule {
       file.finding(name, concat("expected a number above 0, got ", base.text));
     }
     file.set("rotary_config.sliding_rotary_base", base, name);
+  }
+
+  // By kind, as all files of these models have it.
+  void write_proportional(const TransformerConfig& c, Json& json) const {
+    const RotaryConfig& rotary = c.rotary_config;
+    Json full = rotary_scaling_json(c);
+    if (!full.is_object()) {
+      full = {{"rope_type", "default"}};
+    }
+    full["rope_theta"] = rotary.rotary_base;
+    if (rotary.rope_type == kProportional) {
+      full["partial_rotary_factor"] = rotary.rotary_percent;
+    }
+    json["rope_parameters"] = {
+        {kFull, full},
+        {kSliding,
+         {{"rope_type", "default"},
+          {"rope_theta", rotary.sliding_rotary_base.value_or(rotary.rotary_base)}}}};
   }
 
   // Newer files alone can say two bases; older ones say them if there is a member for the second.
@@ -256,8 +297,15 @@ class Rotation final : public Rule {
     Found<double> share = file.number(member, form_.share.value_or(1.0));
     std::string name = form_.share ? member : "model_type";
     for (const char* object_name : {"rope_scaling", "rope_parameters"}) {
-      const Json* object = file.find(object_name);
-      if (object == nullptr || !object->is_object() || !object->contains(kInner)) {
+      const Json* object = object_of(file, object_name);
+      if (object == nullptr) {
+        continue;
+      }
+      if (!object->contains(kInner)) {
+        if (form_.proportional) {  // which has its own default for a file without the object
+          share = {1.0, object->dump(), true};
+          name = object_name;
+        }
         continue;
       }
       const Json& inner = object->at(kInner);
@@ -305,6 +353,9 @@ class WindowRule final : public Rule {
                                             " have no window"));
     }
     read_kinds(file, has_window, sliding);
+    if (form_.last_is_full && !sliding.empty()) {
+      sliding.back() = false;
+    }
     const auto count = std::count(sliding.begin(), sliding.end(), true);
     const std::string name = is_switched() && (count == 0 || !file.has("sliding_window"))
                                  ? "use_sliding_window"
@@ -356,6 +407,10 @@ class WindowRule final : public Rule {
     if (form_.kind != Windows::Kind::kByList && form_.kind != Windows::Kind::kSwitched) {
       object_unless(config, "layer_types", Value(), out);
     }
+    if (form_.last_is_full && c.num_layers > 0 && has_window(c, c.num_layers - 1)) {
+      out.push_back({"model_config.layer_types", to_yaml(value_of(config, "layer_types")),
+                     "the last layer has no window: make it full_attention"});
+    }
     for (int64_t layer = 0; form_.rotates_sliding_alone && layer < c.num_layers; ++layer) {
       if (has_rotation(c, layer) != (has_window(c, layer) || !c.window_size)) {
         out.push_back({"model_config.no_rope_layers", to_yaml(value_of(config, "no_rope_layers")),
@@ -404,7 +459,8 @@ class WindowRule final : public Rule {
     }
     Mask sliding;
     for (int64_t layer = 0; layer < layers; ++layer) {
-      const bool full = period > 0 && (layer + 1) % period == 0;
+      const bool full =
+          (period > 0 && (layer + 1) % period == 0) || (form_.last_is_full && layer + 1 == layers);
       sliding.push_back(has_window && layer >= first && !full);
     }
     return sliding;

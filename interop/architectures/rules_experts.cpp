@@ -95,7 +95,11 @@ Rules gates(std::optional<bool> by_default) {
 
 class SigmoidGates final : public Rule {
  public:
+  explicit SigmoidGates(std::string bias_member) : bias_member_(std::move(bias_member)) {}
   void read(Fields& file) const override {
+    if (!bias_member_.empty()) {
+      file.require(bias_member_, true, "experts that are chosen by their gates alone");
+    }
     file.set_moe("norm_topk_prob", file.boolean("norm_topk_prob", true), "norm_topk_prob");
     file.set_moe("moe_router_topk_scaling_factor", file.number("routed_scaling_factor", 1.0),
                  "routed_scaling_factor");
@@ -114,16 +118,23 @@ class SigmoidGates final : public Rule {
     const MoEConfig& moe = config.moe_config;
     json["norm_topk_prob"] = moe.norm_topk_prob.value_or(true);
     json["routed_scaling_factor"] = moe.moe_router_topk_scaling_factor;
+    if (!bias_member_.empty()) {
+      json[bias_member_] = true;
+      return;
+    }
     json["n_group"] = is_grouped(moe) ? moe.moe_router_num_groups.value_or(1) : 1;
     json["topk_group"] = is_grouped(moe) ? moe.moe_router_group_topk.value_or(1) : 1;
   }
   void object(const AllConfig& config, std::vector<Objection>& out) const override {
-    if (config.moe_config.topk_method == "group_limited_greedy") {
+    if (!bias_member_.empty()) {
+      object_unless(config, "moe_config.topk_method", Value(std::string("greedy")), out);
+    } else if (config.moe_config.topk_method == "group_limited_greedy") {
       object_unless(config, "moe_config.topk_method", Value(std::string("noaux_tc")), out);
     }
   }
 
  private:
+  std::string bias_member_;  // empty: there is none, but groups
   static bool is_grouped(const MoEConfig& moe) { return moe.topk_method != "greedy"; }
 };
 
@@ -289,20 +300,21 @@ class ExpertsEverywhere final : public Rule {
 
 class ExpertsAfter final : public Rule {
  public:
-  explicit ExpertsAfter(int64_t by_default) : default_(by_default) {}
+  ExpertsAfter(int64_t by_default, std::string member)
+      : default_(by_default), member_(std::move(member)) {}
   void read(Fields& file) const override {
     const Found<int64_t> first =
-        file.take<int64_t>(kMember, default_, &Json::is_number_integer, "an integer from 0");
+        file.take<int64_t>(member_, default_, &Json::is_number_integer, "an integer from 0");
     const int64_t layers = file.size_of("num_hidden_layers");
     if (first.value < 0 || first.value >= layers) {
-      file.finding(kMember, concat("expected an integer from 0 to ", layers - 1, ", got ",
+      file.finding(member_, concat("expected an integer from 0 to ", layers - 1, ", got ",
                                    first.text, "; a model without experts is dense"));
     }
-    file.set_moe("first_k_dense_replace", first, kMember);
+    file.set_moe("first_k_dense_replace", first, member_);
     file.set_moe_by_type("moe_layer_freq", Value(Value::List{Value(int64_t{1})}));
   }
   void write(const AllConfig& config, Json& json) const override {
-    json[kMember] = config.moe_config.first_k_dense_replace;
+    json[member_] = config.moe_config.first_k_dense_replace;
   }
   void object(const AllConfig& config, std::vector<Objection>& out) const override {
     object_unless(config, "moe_config.moe_layer_freq", Value(Value::List{Value(int64_t{1})}), out,
@@ -310,8 +322,8 @@ class ExpertsAfter final : public Rule {
   }
 
  private:
-  static constexpr const char* kMember = "first_k_dense_replace";
   int64_t default_;
+  std::string member_;
 };
 
 // Layer i, from 0, has experts if (i + 1) is divisible by decoder_sparse_step and i is not among
@@ -431,11 +443,11 @@ RulePtr experts(const std::string& member, int64_t number, int64_t topk, const s
 }
 Rules gates_by_norm_topk_prob(bool by_default) { return gates(by_default); }
 Rules normalised_gates() { return gates(std::nullopt); }
-Rules sigmoid_gates() {
+Rules sigmoid_gates(const std::string& bias_member) {
   return {fixed("moe_config.moe_router_score_function", "sigmoid"),
           fixed("moe_config.moe_router_pre_softmax", false),
           fixed("moe_config.moe_router_enable_expert_bias", true),
-          std::make_shared<SigmoidGates>()};
+          std::make_shared<SigmoidGates>(bias_member)};
 }
 RulePtr expert_width(const std::string& member, int64_t by_default) {
   return std::make_shared<ExpertWidth>(member, by_default);
@@ -447,7 +459,9 @@ RulePtr no_shared_expert() { return std::make_shared<NoSharedExpert>(); }
 RulePtr shared_experts(const std::string& member, int64_t by_default) {
   return std::make_shared<SharedExperts>(member, by_default);
 }
-RulePtr experts_after(int64_t first_dense) { return std::make_shared<ExpertsAfter>(first_dense); }
+RulePtr experts_after(int64_t first_dense, const std::string& member) {
+  return std::make_shared<ExpertsAfter>(first_dense, member);
+}
 RulePtr experts_everywhere() { return std::make_shared<ExpertsEverywhere>(); }
 RulePtr sparse_layers() { return std::make_shared<SparseLayers>(); }
 RulePtr balance_loss() { return std::make_shared<BalanceLoss>(); }

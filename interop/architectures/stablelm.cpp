@@ -10,7 +10,11 @@ Architecture stablelm();
 namespace {
 
 // Where a file says nothing, llama.cpp computes both from one norm.
-Value is_parallel(const AllConfig& config) { return has_parallel_blocks(config.model_config); }
+Value is_parallel(const AllConfig& config) { return has_parallel_blocks(config.model_config, 0); }
+void take_parallel(const Value& value, AllConfig& config) {
+  const bool parallel = value.is_null() || value == Value(true);
+  set_value(config, "norm_placement", Value(std::string(parallel ? "parallel_one_norm" : "pre")));
+}
 
 }  // namespace
 
@@ -21,7 +25,7 @@ Architecture stablelm() {
                        {}, {});
   GgufTables gguf = llama_gguf("stablelm");
   use_layer_norm(gguf);
-  gguf.keys.push_back({.key = "use_parallel_residual", .made = is_parallel});
+  gguf.keys.push_back({.key = "use_parallel_residual", .made = is_parallel, .back = take_parallel});
   gguf.limits = joined(only("qk_layernorm", false, "use False"),
                        only("untie_embeddings_and_output_weights", true,
                             "llama.cpp wants a matrix of its own: use True"));

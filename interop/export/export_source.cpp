@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "autograd/io/json.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/tensor/error.h"
 #include "interop/architectures/file_place.h"
 #include "interop/export/grown_tables.h"
@@ -43,13 +44,13 @@ AllConfig config_of_hf_folder(const std::string& folder) {
 }  // namespace
 
 ExportSource open_export_source(const std::string& path) {
-  check<IoError>(fs::is_directory(path), path,
-                 ": is no folder; name a run's folder, a checkpoint, or that of a Hugging Face "
-                 "model");
+  check<IoError>(folder_exists(path), path,
+                 ": is no folder; name a run's folder, a checkpoint, that of a Hugging Face model, "
+                 "or a GGUF file");
   ExportSource source;
   source.folder = resolve_checkpoint(path);
   const bool of_run = fs::exists(fs::path(source.folder) / "config.yaml");
-  const bool of_hf = fs::exists(fs::path(source.folder) / "config.json");
+  const bool of_hf = path_exists(source.folder + "/config.json");
   check<IoError>(of_run || of_hf, source.folder,
                  ": has neither config.yaml, as a checkpoint of pretrain_gpt has, nor config.json, "
                  "as a Hugging Face model has");
@@ -68,7 +69,7 @@ ExportSource open_export_source(const std::string& path) {
 std::unique_ptr<data::Tokenizer> tokenizer_of_folder(const std::string& folder) {
   const bool json = data::huggingface::has_tokenizer_files(folder);
   const std::string pieces = folder + "/tokenizer.model";
-  check<IoError>(json || fs::exists(pieces), folder,
+  check<IoError>(json || path_exists(pieces), folder,
                  ": has neither tokenizer.json, nor vocab.json with merges.txt, nor "
                  "tokenizer.model, so there are no ids to grow the model's vocabulary for");
   return json ? data::make_tokenizer("huggingface", folder)

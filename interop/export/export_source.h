@@ -16,7 +16,7 @@ class Tokenizer;
 }
 
 struct ExportSource {
-  std::string folder;  ///< which holds the weights
+  std::string folder;  ///< which holds the weights, or the GGUF file
   /// Its model_config is of the model, as config.yaml of a checkpoint or config.json of a Hugging
   /// Face folder says.
   AllConfig config;
@@ -26,9 +26,10 @@ struct ExportSource {
   int64_t added_rows = 0;  ///< see grow_vocabulary
 };
 
-/// Opens a checkpoint, a folder of checkpoints or a run's folder (the newest is taken), or the
-/// folder of a Hugging Face model. IoError if there is none or it lacks what it needs; ValueError
-/// for a model that cannot be read; ConfigError for a config.yaml that is none.
+/// Opens a checkpoint, a folder of checkpoints or a run's folder (the newest is taken), the folder
+/// of a Hugging Face model, or a GGUF file, which stands for one. IoError if there is none or it
+/// lacks what it needs; ValueError for a model that cannot be read; ConfigError for a config.yaml
+/// that is none.
 ExportSource open_export_source(const std::string& path);
 
 /// Gives the tables of tokens a row for each id of the tokenizer beside the model, where they have

@@ -9,8 +9,8 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "interop/architectures/file_place.h"
-#include "interop/export/gguf_model.h"
-#include "interop/export/gguf_writer.h"
+#include "interop/gguf/gguf_model.h"
+#include "interop/gguf/gguf_writer.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "interop/export/export_source.h"
-#include "interop/export/gguf_types.h"
+#include "interop/gguf/gguf_types.h"
 
 namespace tapestry {
 

@@ -7,10 +7,11 @@
 #include <utility>
 
 #include "interop/architectures/gguf_scaling.h"
-#include "interop/export/gguf_model.h"
 #include "interop/export/gguf_tokenizer.h"
-#include "interop/export/gguf_writer.h"
 #include "interop/export/model_weights.h"
+#include "interop/gguf/gguf_model.h"
+#include "interop/gguf/gguf_weights.h"
+#include "interop/gguf/gguf_writer.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 
 namespace tapestry {
@@ -82,6 +83,36 @@ void write_gguf_tensor(const GgufTensor& tensor, const ModelWeights& weights, Gg
   }
 }
 
+// The tensor of a GGUF file as it lies there, if that is what the new file is to hold.
+bool copy_stored(const GgufWeights* file,
+                 const GgufModel& model,
+                 const GgufTensorInfo& tensor,
+                 GgufWriter& writer) {
+  const GgufEntry* entry = file == nullptr ? nullptr : file->file().find(tensor.name);
+  if (entry == nullptr || file->model().architecture != model.architecture ||
+      entry->type != tensor.type || entry->shape != tensor.shape) {
+    return false;
+  }
+  const GgufBlock block = gguf_block(tensor.type);
+  const uint64_t step = (uint64_t{4} << 20U) / block.bytes * block.bytes;
+  std::vector<std::byte> bytes;
+  for (uint64_t at = 0; at < entry->bytes; at += step) {
+    bytes.resize(std::min(step, entry->bytes - at));
+    file->file().read_bytes(tensor.name, at, bytes.size(), bytes.data());
+    writer.write_encoded(bytes);
+  }
+  return true;
+}
+
+// What the model is called: as it was in a GGUF file, else as its folder.
+std::string name_of_source(const ExportSource& source, const GgufWeights* file) {
+  if (file != nullptr && file->file().has("general.name")) {
+    return file->file().text("general.name");
+  }
+  const std::filesystem::path folder = std::filesystem::absolute(source.folder).lexically_normal();
+  return (file != nullptr ? folder.stem() : folder.filename()).string();
+}
+
 }  // namespace
 
 std::vector<std::string> export_gguf(const ExportSource& given,
@@ -107,8 +138,8 @@ std::vector<std::string> export_gguf(const ExportSource& given,
       read_gguf_tokenizer(source.folder, {.type = source.tokenizer_type,
                                           .ids = source.token_ids,
                                           .rows = source.config.model_config.vocab_size});
-  const std::filesystem::path folder = std::filesystem::absolute(source.folder).lexically_normal();
-  const std::string name = options.name.empty() ? folder.filename().string() : options.name;
+  const GgufWeights* file = as_gguf(weights.files());
+  const std::string name = options.name.empty() ? name_of_source(source, file) : options.name;
   GgufMetadata metadata;
   add_model_metadata(source.config.model_config, model, name, options.type, metadata);
   for (const GgufList& list : model.lists) {
@@ -120,8 +151,10 @@ std::vector<std::string> export_gguf(const ExportSource& given,
   }
   add_tokenizer_metadata(tokenizer, metadata);
   GgufWriter writer(path, metadata, infos);
-  for (const GgufTensor& tensor : model.tensors) {
-    write_gguf_tensor(tensor, weights, writer);
+  for (size_t i = 0; i < infos.size(); ++i) {
+    if (!copy_stored(file, model, infos[i], writer)) {
+      write_gguf_tensor(model.tensors[i], weights, writer);
+    }
   }
   writer.commit();
   std::vector<std::string> remarks = std::move(tokenizer.remarks);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "autograd/io/json.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/tensor/error.h"
 #include "interop/architectures/hf_fields.h"
 #include "interop/export/gguf_vocabulary.h"
@@ -31,7 +32,7 @@ struct NamedTokens {
 // What is there and no file is for the reader to refuse.
 std::string file_if_any(const std::string& folder, const char* name) {
   const std::string path = (fs::path(folder) / name).string();
-  return fs::exists(path) ? path : std::string();
+  return path_exists(path) ? path : std::string();
 }
 
 // A token is a string, or an object that has it as its content.

@@ -9,19 +9,10 @@
 #include <vector>
 
 #include "interop/architectures/read_hf_config.h"
-#include "interop/export/gguf_writer.h"
+#include "interop/gguf/gguf_texts.h"
+#include "interop/gguf/gguf_writer.h"
 
 namespace tapestry {
-
-/// Numbers of tokenizer.ggml.token_type.
-enum GgufTokenType : int32_t {
-  kGgufNormal = 1,
-  kGgufUnknown = 2,
-  kGgufControl = 3,
-  kGgufUserDefined = 4,
-  kGgufUnused = 5,
-  kGgufByte = 6
-};
 
 struct GgufTokenizer {
   std::string source;  ///< the file that it was read from, for messages

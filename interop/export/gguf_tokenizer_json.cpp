@@ -7,8 +7,8 @@
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "interop/architectures/hf_fields.h"
-#include "interop/export/gguf_pre.h"
 #include "interop/export/gguf_vocabulary.h"
+#include "interop/gguf/gguf_pre.h"
 #include "text/tokenizers/huggingface/tokenizer_files.h"
 #include "text/util/utf8.h"
 

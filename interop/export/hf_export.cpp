@@ -10,6 +10,7 @@
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/json.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/io/range_file.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
@@ -47,7 +48,7 @@ std::string why_not_hf(const TransformerConfig& config) {
 
 // Whether the folder has the config.json of a family, and so its names.
 bool is_of_hf(const ExportSource& source) {
-  return fs::exists(source.folder + "/config.json") &&
+  return path_exists(source.folder + "/config.json") &&
          read_hf_config(source.folder).model_type != architectures::kOwnType;
 }
 
@@ -176,23 +177,31 @@ class HfWriter {
     const GPTModel model(config, "BSH");
     const FileNames target(name_scheme(config), config);
     std::map<std::string, HfTensor> by_name;
+    std::vector<nn::LogicalTensor> tensors;
     for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-      for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
-        const FilePlace place = file_place(target, logical.name, logical.shape);
-        const std::string stored = file_place(weights_.names(), logical.name, logical.shape).name;
-        weights_.check_tensor(logical.name, logical.shape);
-        HfTensor& tensor = by_name[place.name];
-        tensor.info = {place.name, dtype_in_file(stored, /*constant=*/false), place.shape};
-        const nn::LogicalTensor whole{.name = logical.name,
-                                      .shape = logical.shape,
-                                      .view_shape = logical.shape,
-                                      .end = logical.shape[0]};
-        tensor.logical.emplace_back(whole, place);
-        for (const std::string& further : further_names(target, logical.name)) {
-          HfTensor copy = by_name.at(place.name);
-          copy.info.name = copy.logical.front().second.name = further;
-          by_name[further] = std::move(copy);
-        }
+      const std::vector<nn::LogicalTensor>& parts = entry.parameter->logical();
+      tensors.insert(tensors.end(), parts.begin(), parts.end());
+    }
+    for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
+      if (!entry.logical.empty()) {
+        tensors.push_back({.name = entry.logical, .shape = entry.buffer.shape()});
+      }
+    }
+    for (const nn::LogicalTensor& logical : tensors) {
+      const FilePlace place = file_place(target, logical.name, logical.shape);
+      const std::string stored = file_place(weights_.names(), logical.name, logical.shape).name;
+      weights_.check_tensor(logical.name, logical.shape);
+      HfTensor& tensor = by_name[place.name];
+      tensor.info = {place.name, dtype_in_file(stored, /*constant=*/false), place.shape};
+      const nn::LogicalTensor whole{.name = logical.name,
+                                    .shape = logical.shape,
+                                    .view_shape = logical.shape,
+                                    .end = logical.shape[0]};
+      tensor.logical.emplace_back(whole, place);
+      for (const std::string& further : further_names(target, logical.name)) {
+        HfTensor copy = by_name.at(place.name);
+        copy.info.name = copy.logical.front().second.name = further;
+        by_name[further] = std::move(copy);
       }
     }
     for (auto& [name, tensor] : by_name) {
@@ -280,7 +289,7 @@ std::map<std::string, std::string> files_beside(const ExportSource& source,
     others.push_back((folder / name).string());
   }
   for (const std::string& file : others) {
-    if (fs::exists(file)) {
+    if (path_exists(file)) {
       files[fs::path(file).filename().string()] = data::read_file(file);
     }
   }

@@ -13,6 +13,7 @@
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/io/safetensors_directory.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/ops/map.h"
@@ -20,6 +21,8 @@
 #include "autograd/tensor/factory.h"
 #include "interop/architectures/file_place.h"
 #include "interop/export/adapter_product.h"
+#include "interop/export/export_source.h"
+#include "interop/export/hf_export.h"
 #include "interop/export/model_files.h"
 #include "interop/export/new_folder.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
@@ -460,23 +463,11 @@ void export_adapter_folder(const std::string& adapter, const std::string& output
   made.commit();
 }
 
-MergeSummary merge_adapter(const MergeOptions& options) {
-  check<ValueError>(
-      !options.dtype || (is_stored_float(*options.dtype) && *options.dtype != kFloat64),
-      "merge: the dtype of weights is float32, float16 or bfloat16, not ",
-      options.dtype ? name_of(*options.dtype) : "");
-  const std::string adapter = resolve_checkpoint(options.adapter);
-  check<IoError>(holds_adapter(adapter), adapter, ": holds no adapter, ", kAdapterConfigFile,
-                 " and ", kAdapterWeightsFile);
-  const std::string found = find_adapter_base(adapter, options.base).path;
-  check<ValueError>(!found.empty(), adapter,
-                    ": was trained beside the start values of its run, which are no model to merge "
-                    "it with");
-  const std::string base = resolve_checkpoint(found);
-  check<IoError>(fs::is_directory(base) && !holds_adapter(base), base,
-                 ": is to be the base, but holds no model of its own; name the folder of the model "
-                 "that the adapter is for");
-  check_adapter_base(adapter, base);
+namespace {
+
+MergeSummary merge_folder(const std::string& base,
+                          const std::string& adapter,
+                          const MergeOptions& options) {
   const Merge merge(base, adapter);
   MergeSummary summary{.base = base};
   ModelConfigFile config(base);
@@ -515,6 +506,37 @@ MergeSummary merge_adapter(const MergeOptions& options) {
     write_file_atomically(path.string(), generation_config_with_ends(text, ends, path.string()));
   }
   folder.commit();
+  return summary;
+}
+
+}  // namespace
+
+MergeSummary merge_adapter(const MergeOptions& options) {
+  check<ValueError>(
+      !options.dtype || (is_stored_float(*options.dtype) && *options.dtype != kFloat64),
+      "merge: the dtype of weights is float32, float16 or bfloat16, not ",
+      options.dtype ? name_of(*options.dtype) : "");
+  const std::string adapter = resolve_checkpoint(options.adapter);
+  check<IoError>(holds_adapter(adapter), adapter, ": holds no adapter, ", kAdapterConfigFile,
+                 " and ", kAdapterWeightsFile);
+  const std::string found = find_adapter_base(adapter, options.base).path;
+  check<ValueError>(!found.empty(), adapter,
+                    ": was trained beside the start values of its run, which are no model to merge "
+                    "it with");
+  const std::string base = resolve_checkpoint(found);
+  check<IoError>(folder_exists(base) && !holds_adapter(base), base,
+                 ": is to be the base, but holds no model of its own; name the folder of the model "
+                 "that the adapter is for");
+  check_adapter_base(adapter, base);
+  if (!is_packed_folder(base)) {
+    return merge_folder(base, adapter, options);
+  }
+  // The folder that the file stands for, for as long as it is needed.
+  const NewFolder work(options.output + ".base");
+  const std::string folder = (fs::path(work.temporary()) / "model").string();
+  export_hf(open_export_source(base), folder, {});
+  MergeSummary summary = merge_folder(folder, adapter, options);
+  summary.base = base;
   return summary;
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "autograd/tensor/system_memory.h"
@@ -16,6 +17,7 @@
 #include "interop/export/resized_folder.h"
 #include "interop/finetune/memory_remedies.h"
 #include "interop/finetune/tuned_model.h"
+#include "interop/gguf/gguf_weights.h"
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
@@ -151,9 +153,7 @@ RecipeFacts facts_of(const FinetuneRecipe& recipe) {
       facts.positions = setting.value.as<int64_t>();
     }
   }
-  const auto has = [&](const char* name) {
-    return std::filesystem::exists(recipe.from_hf + "/" + name);
-  };
+  const auto has = [&](const char* name) { return path_exists(recipe.from_hf + "/" + name); };
   if (has("tokenizer.json") || (has("vocab.json") && has("merges.txt"))) {
     facts.tokenizer_type = "huggingface";
     facts.tokenizer_model = recipe.from_hf;
@@ -168,6 +168,11 @@ RecipeFacts facts_of(const FinetuneRecipe& recipe) {
       if (word.starts_with(kType)) {
         facts.tokenizer_type = word.substr(kType.size());
       }
+    }
+  }
+  if (is_packed_folder(recipe.from_hf)) {
+    if (!recipe.full) {
+      facts.base_blocks = base_blocks(GgufWeights(recipe.from_hf));
     }
   }
   const int64_t most =

@@ -43,10 +43,14 @@ std::vector<MemoryRemedy> memory_remedies(const FinetuneRecipe& recipe, const Re
     FinetuneRecipe adapter = recipe;
     adapter.full = false;
     consider(concat("--lora_rank ", recipe.lora_rank, " in place of --full"), adapter, facts);
-  } else if (!recipe.int8_base) {
+  } else if (!facts.base_blocks) {
     FinetuneRecipe blocks = recipe;
-    blocks.int8_base = true;
-    consider("--int8", blocks, facts);
+    for (const BlockFormat format : kernels::kBlockFormats) {
+      if (recipe.blocks != format) {
+        blocks.blocks = format;
+        consider(format == BlockFormat::kQ8_0 ? "--int8" : "--int4", blocks, facts);
+      }
+    }
   }
   if (!recomputes(config)) {
     FinetuneRecipe again = recipe;

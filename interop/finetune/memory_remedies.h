@@ -18,7 +18,7 @@ struct MemoryRemedy {
 };
 
 /// Those that help the run of a recipe on one rank, the largest saving first: an adapter in place
-/// of all weights, recomputation, rows of half the length, frozen matrices of 8 bits.
+/// of all weights, recomputation, rows of half the length, frozen matrices of 8 or 4 bits.
 std::vector<MemoryRemedy> memory_remedies(const FinetuneRecipe& recipe, const RecipeFacts& facts);
 
 /// What the recipe's run needs of each kind, how much there is, and the remedies, over lines.

@@ -85,8 +85,9 @@ void check_recipe(const FinetuneRecipe& recipe) {
                     "--seq_length must be positive, got ", recipe.seq_length.value_or(0));
   check<ValueError>(recipe.validation_share >= 0 && recipe.validation_share < 1,
                     "--validation_share must lie in [0, 1), got ", recipe.validation_share);
-  check<ValueError>(!recipe.full || !recipe.int8_base,
-                    "--full trains all weights, --int8 freezes them in 8 bits; leave one out");
+  check<ValueError>(!recipe.full || !recipe.blocks,
+                    "--full trains all weights, --int8 and --int4 freeze them in blocks; leave one "
+                    "out");
   check<ValueError>(!recipe.full || recipe.lora_targets.empty(),
                     "--full trains all weights, --lora_targets says which get an adapter; leave "
                     "one out");
@@ -180,8 +181,11 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
           "target_cells",
           concat("[{target_cells: ", list_text(recipe.lora_targets, config::string_text), "}]"));
     }
-    if (recipe.int8_base) {
-      yaml.key("base_dtype", "q8_0", "frozen matrices in blocks of 8 bits");
+    if (const auto blocks = recipe.blocks ? recipe.blocks : facts.base_blocks) {
+      yaml.key(
+          "base_dtype", std::string(name_of(*blocks)),
+          concat("frozen matrices in blocks of ", *blocks == BlockFormat::kQ8_0 ? 8 : 4,
+                 " bits a number", facts.base_blocks == blocks ? ", as the file has them" : ""));
     }
   }
 

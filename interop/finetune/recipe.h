@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/ops/transformer/quantized_matrix.h"
 #include "autograd/tensor/dtype.h"
 
 namespace tapestry {
@@ -23,7 +24,7 @@ struct FinetuneRecipe {
   std::optional<double> lora_alpha;  ///< empty: twice the rank
   double lora_dropout = 0;
   std::vector<std::string> lora_targets;  ///< expressions; empty: all matrices of the layers
-  bool int8_base = false;                 ///< frozen matrices in blocks of 8 bits
+  std::optional<BlockFormat> blocks;      ///< of the frozen matrices; empty: none
   int64_t epochs = 3;
   std::optional<double> learning_rate;  ///< empty: 2e-4 for an adapter, 2e-5 for all weights
   std::optional<int64_t> batch_rows;    ///< of an update, on all data-parallel ranks together;
@@ -38,8 +39,10 @@ struct FinetuneRecipe {
 
 /// What the recipe's configuration depends on besides.
 struct RecipeFacts {
-  int64_t positions = 0;                ///< of the model: its longest row
-  DType stored = kFloat32;              ///< of the model's weights on disk
+  int64_t positions = 0;    ///< of the model: its longest row
+  DType stored = kFloat32;  ///< of the model's weights on disk
+  /// That of a GGUF file which has all frozen matrices in it.
+  std::optional<BlockFormat> base_blocks = {};
   std::string tokenizer_type = "byte";  ///< of the model's folder, as dataset_config has it; empty:
                                         ///< it has none
   std::string tokenizer_model;          ///< its file; empty for bytes

@@ -117,6 +117,32 @@ bool is_moe_layer(const TransformerConfig& config, int64_t layer) {
   return freq.size() == 1 ? kind % freq.front() == 0 : freq.at(static_cast<size_t>(kind)) != 0;
 }
 
+MixerKind mixer_kind(const std::string& layer_type) {
+  return layer_type == "linear_attention" ? MixerKind::kGatedDelta
+         : layer_type == "conv"           ? MixerKind::kShortConv
+         : layer_type == "mamba"          ? MixerKind::kMamba
+                                          : MixerKind::kAttention;
+}
+
+MixerKind mixer_kind(const TransformerConfig& config, int64_t layer) {
+  return config.layer_types
+             ? mixer_kind(config.layer_types->at(static_cast<size_t>(kind_of(config, layer))))
+             : MixerKind::kAttention;
+}
+
+bool has_mixer(const TransformerConfig& config, MixerKind kind) {
+  if (!config.layer_types) {
+    return kind == MixerKind::kAttention;
+  }
+  return std::any_of(config.layer_types->begin(), config.layer_types->end(),
+                     [&](const std::string& type) { return mixer_kind(type) == kind; });
+}
+
+bool has_recurrent_layers(const TransformerConfig& config) {
+  return has_mixer(config, MixerKind::kGatedDelta) || has_mixer(config, MixerKind::kShortConv) ||
+         has_mixer(config, MixerKind::kMamba);
+}
+
 bool is_gated(const std::string& hidden_act) {
   return hidden_act == "swiglu" || hidden_act == "fused_swiglu" || hidden_act == "clamped_swiglu";
 }
@@ -147,7 +173,7 @@ std::optional<RotaryConfig> sliding_rotation(const TransformerConfig& config) {
     return std::nullopt;
   }
   RotaryConfig out;
-  out.rotary_percent = rotary.rotary_percent;
+  out.rotary_percent = rotary.rope_type == "proportional" ? 1.0 : rotary.rotary_percent;
   out.rotary_interleaved = rotary.rotary_interleaved;
   out.rotary_backward = rotary.rotary_backward;
   out.rotary_base = *rotary.sliding_rotary_base;
@@ -159,23 +185,50 @@ RotaryConfig rotation_of(const TransformerConfig& config, int64_t layer) {
                                    : config.rotary_config;
 }
 
-bool norms_inputs(const TransformerConfig& config) { return config.norm_placement != "post"; }
-bool norms_outputs(const TransformerConfig& config) {
-  return config.norm_placement == "post" || config.norm_placement == "sandwich";
-}
-bool has_parallel_blocks(const TransformerConfig& config) {
-  return config.norm_placement == "parallel" || shares_norm(config);
-}
-bool shares_norm(const TransformerConfig& config) {
-  return config.norm_placement == "parallel_one_norm";
+const std::string& norm_placement(const TransformerConfig& config, int64_t layer) {
+  return config.mixer_norm_placement && mixer_kind(config, layer) != MixerKind::kAttention
+             ? *config.mixer_norm_placement
+             : config.norm_placement;
 }
 
-double attention_scale(const TransformerConfig& config) {
+bool norms_inputs(const TransformerConfig& config, int64_t layer) {
+  return norm_placement(config, layer) != "post";
+}
+bool norms_outputs(const TransformerConfig& config, int64_t layer) {
+  const std::string& placement = norm_placement(config, layer);
+  return placement == "post" || placement == "sandwich";
+}
+bool has_parallel_blocks(const TransformerConfig& config, int64_t layer) {
+  return norm_placement(config, layer) == "parallel" || shares_norm(config, layer);
+}
+bool shares_norm(const TransformerConfig& config, int64_t layer) {
+  return norm_placement(config, layer) == "parallel_one_norm";
+}
+bool norms_outputs_somewhere(const TransformerConfig& config) {
+  const auto does = [](const std::string& placement) {
+    return placement == "post" || placement == "sandwich";
+  };
+  return does(config.norm_placement) || does(config.mixer_norm_placement.value_or(""));
+}
+
+namespace {
+
+const std::string& kind_name(const TransformerConfig& config, int64_t layer) {
+  static const std::string kNone;
+  return config.layer_types ? config.layer_types->at(static_cast<size_t>(kind_of(config, layer)))
+                            : kNone;
+}
+
+bool is_full_attention(const TransformerConfig& config, int64_t layer) {
+  return kind_name(config, layer) == "full_attention";
+}
+
+double scale_of(const TransformerConfig& config, int64_t channels) {
   if (config.attention_scale) {
     return *config.attention_scale;
   }
   const RotaryConfig& rotary = config.rotary_config;
-  const double plain = 1.0 / std::sqrt(static_cast<double>(config.kv_channels.value()));
+  const double plain = 1.0 / std::sqrt(static_cast<double>(channels));
   const bool grows = config.multi_latent_attention && rotary.rope_type == "yarn";
   const double growth =
       grows ? 0.1 * rotary.mscale_all_dim.value_or(0) * std::log(rotary.rope_scaling_factor) + 1
@@ -183,11 +236,85 @@ double attention_scale(const TransformerConfig& config) {
   return plain * growth * growth;
 }
 
+int64_t rotated_of(const RotaryConfig& rotary, int64_t channels) {
+  return rotary.rope_type == "proportional"
+             ? channels
+             : static_cast<int64_t>(static_cast<double>(channels) * rotary.rotary_percent);
+}
+
+}  // namespace
+
+int64_t kv_channels(const TransformerConfig& config, int64_t layer) {
+  return is_full_attention(config, layer)
+             ? config.full_attention_kv_channels.value_or(config.kv_channels.value())
+             : config.kv_channels.value();
+}
+
+int64_t num_query_groups(const TransformerConfig& config, int64_t layer) {
+  return is_full_attention(config, layer)
+             ? config.full_attention_num_query_groups.value_or(config.num_query_groups)
+             : config.num_query_groups;
+}
+
+bool value_is_key(const TransformerConfig& config, int64_t layer) {
+  return config.full_attention_value_is_key && is_full_attention(config, layer);
+}
+
+std::optional<int64_t> keys_from(const TransformerConfig& config, int64_t layer) {
+  const int64_t own = config.num_layers - config.num_kv_shared_layers;
+  if (config.num_kv_shared_layers == 0 || layer < own || layer >= config.num_layers ||
+      mixer_kind(config, layer) != MixerKind::kAttention) {
+    return std::nullopt;
+  }
+  for (int64_t earlier = own - 1; earlier >= 0; --earlier) {
+    if (kind_name(config, earlier) == kind_name(config, layer)) {
+      return earlier;
+    }
+  }
+  return std::nullopt;
+}
+
+bool gives_keys(const TransformerConfig& config, int64_t layer) {
+  for (int64_t later = config.num_layers - config.num_kv_shared_layers; later < config.num_layers;
+       ++later) {
+    if (keys_from(config, later) == layer) {
+      return true;
+    }
+  }
+  return false;
+}
+
+int64_t ffn_hidden_size(const TransformerConfig& config, int64_t layer) {
+  return config.use_double_wide_mlp && keys_from(config, layer) ? 2 * config.ffn_hidden_size
+                                                                : config.ffn_hidden_size;
+}
+
+bool has_experts_beside_dense(const TransformerConfig& config, int64_t layer) {
+  return config.moe.moe_beside_dense && is_moe_layer(config, layer);
+}
+
+int64_t per_layer_vocab_size(const TransformerConfig& config) {
+  return config.per_layer_vocab_size.value_or(config.vocab_size);
+}
+
+double attention_scale(const TransformerConfig& config) {
+  return scale_of(config, config.kv_channels.value());
+}
+
+double attention_scale(const TransformerConfig& config, int64_t layer) {
+  return scale_of(config, kv_channels(config, layer));
+}
+
 int64_t rotated_channels(const TransformerConfig& config) {
   return config.multi_latent_attention
              ? config.qk_pos_emb_head_dim
-             : static_cast<int64_t>(static_cast<double>(config.kv_channels.value()) *
-                                    config.rotary_config.rotary_percent);
+             : rotated_of(config.rotary_config, config.kv_channels.value());
+}
+
+int64_t rotated_channels(const TransformerConfig& config, int64_t layer) {
+  return config.multi_latent_attention
+             ? config.qk_pos_emb_head_dim
+             : rotated_of(rotation_of(config, layer), kv_channels(config, layer));
 }
 
 int64_t value_channels(const TransformerConfig& config) {

@@ -221,7 +221,7 @@ struct RotaryConfig {
   std::optional<double> seq_len_interpolation_factor;
   double rotary_base = 10000.0;
   std::optional<double> sliding_rotary_base;  // of sliding_attention layers, which are unscaled
-  std::string rope_type = "default";          // default|llama3|yarn|longrope|dynamic
+  std::string rope_type = "default";          // default|llama3|yarn|longrope|dynamic|proportional
   double rope_scaling_factor = 8.0;
   int64_t original_max_position_embeddings = 8192;
   double low_freq_factor = 1.0;  // llama3
@@ -269,6 +269,38 @@ struct MoECompatibility {
   bool operator==(const MoECompatibility&) const = default;
 };
 
+/// Layers of the kind linear_attention: gated delta nets.
+struct LinearAttentionConfig {
+  int64_t num_key_heads = 16;
+  int64_t num_value_heads = 32;  // a multiple of them
+  int64_t key_head_dim = 128;
+  int64_t value_head_dim = 128;
+  int64_t conv_kernel_dim = 4;
+  bool allow_neg_eigval = false;       // beta is up to 2
+  std::optional<double> norm_epsilon;  // empty: the model's
+  bool operator==(const LinearAttentionConfig&) const = default;
+};
+
+/// Layers of the kind conv: gated short convolutions.
+struct ShortConvConfig {
+  int64_t kernel_dim = 3;
+  bool has_bias = false;  // of its matrices and of the convolution
+  bool operator==(const ShortConvConfig&) const = default;
+};
+
+/// Layers of the kind mamba: Mamba-2.
+struct MambaConfig {
+  std::optional<int64_t> num_heads;  // resolved: never empty where there are such layers
+  int64_t head_dim = 64;
+  int64_t num_groups = 1;  // of B and C; divides the heads
+  int64_t state_dim = 128;
+  int64_t conv_kernel_dim = 4;
+  bool conv_has_bias = true;
+  bool proj_has_bias = false;
+  std::optional<std::vector<double>> time_step_limit;  // {least, most}; empty: none
+  bool operator==(const MambaConfig&) const = default;
+};
+
 /// Mixtures of experts: the layers whose feed-forward block is one.
 struct MoEConfig {
   int64_t num_experts = 1;  // of a layer; 1: none
@@ -286,7 +318,9 @@ struct MoEConfig {
   std::string topk_method = "greedy";  // greedy | group_limited_greedy | noaux_tc
   std::optional<int64_t> moe_router_num_groups;
   std::optional<int64_t> moe_router_group_topk;
+  double moe_router_norm_epsilon = 1e-20;  // added to the sum that gates are divided by
   bool moe_router_has_bias = false;
+  bool moe_beside_dense = false;  // and the router's norm and scales that go with it
   bool moe_router_enable_expert_bias = false;
   double moe_router_bias_update_rate = 1e-3;
   // none | aux_loss | seq_aux_loss | global_aux_loss | device
@@ -336,7 +370,7 @@ struct LoraConfig {
   std::string bias = "none";                 // none | lora_only: those beside adapters are trained
   std::vector<std::string> modules_to_save;  // regular expressions: trained whole
   std::optional<std::string> adapter;        // a folder with the adapter to start from
-  std::string base_dtype = "params_dtype";   // params_dtype | q8_0
+  std::string base_dtype = "params_dtype";   // params_dtype | q8_0 | q4_0
   bool operator==(const LoraConfig&) const = default;
 };
 
@@ -380,15 +414,18 @@ struct TransformerConfig {
   std::optional<FlashAttentionConfig> fa_config;
   std::optional<std::vector<int64_t>> window_size;  // {L, 0}: the token itself and L before it
   // Resolved: empty where all layers are alike, else a kind for each.
-  std::optional<std::vector<std::string>> layer_types;  // full_attention | sliding_attention
-  std::optional<int64_t> sliding_window_pattern;        // resolved: layer_types
+  // full_attention | sliding_attention | linear_attention | conv | mamba
+  std::optional<std::vector<std::string>> layer_types;
+  std::optional<int64_t> sliding_window_pattern;  // resolved: layer_types
   // Resolved: empty where all layers rotate, else 1 for each that does, 0 for the others.
   std::optional<std::vector<int64_t>> no_rope_layers;
   bool qk_layernorm = false;
   std::string qk_layernorm_scope = "head";  // head | each_head | projection
   bool qk_layernorm_after_rotary = false;
+  bool v_layernorm = false;
   std::optional<double> clip_qkv;  // bound of queries, keys and values; empty: none
   bool attention_sinks = false;
+  bool attention_output_gate = false;
   std::optional<double> attention_scale;  // empty: kv_channels^-1/2
   double attention_softcap = 0.0;         // 0: none
   double logit_softcap = 0.0;
@@ -409,6 +446,11 @@ struct TransformerConfig {
   bool norm_has_gain = true;
   bool embedding_norm = false;
   std::string norm_placement = "pre";  // pre | post | sandwich | parallel | parallel_one_norm
+  // Of layers without attention: pre | post | sandwich; empty: as the others.
+  std::optional<std::string> mixer_norm_placement;
+  LinearAttentionConfig linear_attention;
+  ShortConvConfig short_conv;
+  MambaConfig mamba;
   bool apply_residual_connection_post_norm = false;
   bool use_final_norm = true;
   std::optional<DType> residual_connection_dtype;  // empty: that of the activations
@@ -437,6 +479,15 @@ struct TransformerConfig {
   bool select_recompute = false;
   bool select_comm_recompute = false;
   std::optional<int64_t> kv_channels;  // resolved: never empty
+  // Of layers of the kind full_attention; empty: as the others.
+  std::optional<int64_t> full_attention_kv_channels;
+  std::optional<int64_t> full_attention_num_query_groups;
+  bool full_attention_value_is_key = false;
+  int64_t num_kv_shared_layers = 0;      // the last so many have an earlier layer's keys and values
+  bool use_double_wide_mlp = false;      // of these layers
+  int64_t per_layer_embedding_size = 0;  // 0: none
+  std::optional<int64_t> per_layer_vocab_size;  // empty: vocab_size
+  bool layer_scalar = false;
   bool distribute_saved_activations = false;
   std::string model_type = "encoder_or_decoder";
   std::optional<bool> apply_rope_fusion;  // empty: use_fused_kernels
@@ -663,6 +714,17 @@ int64_t kind_of(const TransformerConfig& config, int64_t layer);
 /// Whether the feed-forward block of a layer, counted from 0, is a mixture of experts.
 bool is_moe_layer(const TransformerConfig& config, int64_t layer);
 
+/// What mixes the tokens of a layer (layer_types).
+enum class MixerKind : uint8_t { kAttention, kGatedDelta, kShortConv, kMamba };
+/// The same for a kind's name; layers of no kind have attention.
+MixerKind mixer_kind(const std::string& layer_type);
+/// Of a layer, counted from 0.
+MixerKind mixer_kind(const TransformerConfig& config, int64_t layer);
+/// Whether a layer of the model has the mixer.
+bool has_mixer(const TransformerConfig& config, MixerKind kind);
+/// Whether a layer has anything but attention: a state that grows from token to token.
+bool has_recurrent_layers(const TransformerConfig& config);
+
 /// Whether an activation is a gate by itself, of an input twice as wide as its output: gate first,
 /// then up. Others become one by gated_linear_unit: activation(gate) * up.
 bool is_gated(const std::string& hidden_act);
@@ -675,25 +737,53 @@ bool has_window(const TransformerConfig& config, int64_t layer);
 std::optional<int64_t> window_left(const TransformerConfig& config, int64_t layer);
 /// Whether the layer's queries and keys are rotated.
 bool has_rotation(const TransformerConfig& config, int64_t layer);
-/// The rotation of its queries and keys: sliding layers have another with sliding_rotary_base.
+/// The rotation of its queries and keys: sliding layers have another with sliding_rotary_base. That
+/// of whole heads where the others' is proportional.
 RotaryConfig rotation_of(const TransformerConfig& config, int64_t layer);
 /// That of sliding layers, where it is another.
 std::optional<RotaryConfig> sliding_rotation(const TransformerConfig& config);
 
-// What norm_placement says of a layer: norms of the blocks' inputs and of their outputs; attention
-// and MLP that read the same sum; and one norm for both of them.
-bool norms_inputs(const TransformerConfig& config);
-bool norms_outputs(const TransformerConfig& config);
-bool has_parallel_blocks(const TransformerConfig& config);
-bool shares_norm(const TransformerConfig& config);
+/// norm_placement of a layer, counted from 0, or mixer_norm_placement.
+const std::string& norm_placement(const TransformerConfig& config, int64_t layer);
+// What it says: norms of the blocks' inputs and of their outputs; attention and MLP that read the
+// same sum; and one norm for both of them.
+bool norms_inputs(const TransformerConfig& config, int64_t layer);
+bool norms_outputs(const TransformerConfig& config, int64_t layer);
+bool has_parallel_blocks(const TransformerConfig& config, int64_t layer);
+bool shares_norm(const TransformerConfig& config, int64_t layer);
+/// Whether any layer norms the outputs of its blocks.
+bool norms_outputs_somewhere(const TransformerConfig& config);
+
+/// Channels of a head of queries and keys, and heads of keys and values, of a layer from 0: those
+/// of layers of the kind full_attention may be others (full_attention_kv_channels and so on).
+int64_t kv_channels(const TransformerConfig& config, int64_t layer);
+int64_t num_query_groups(const TransformerConfig& config, int64_t layer);
+/// Whether the layer's values are what its keys are made of (full_attention_value_is_key).
+bool value_is_key(const TransformerConfig& config, int64_t layer);
+/// The layer whose keys and values the layer has in place of its own (num_kv_shared_layers): the
+/// last one of its kind that has any; nothing: it has its own.
+std::optional<int64_t> keys_from(const TransformerConfig& config, int64_t layer);
+/// Whether a later layer has this one's.
+bool gives_keys(const TransformerConfig& config, int64_t layer);
+/// Width inside the dense MLP of a layer: with use_double_wide_mlp that of num_kv_shared_layers
+/// is twice ffn_hidden_size.
+int64_t ffn_hidden_size(const TransformerConfig& config, int64_t layer);
+/// Whether the layer has a dense MLP and experts, whose sum counts (moe_beside_dense).
+bool has_experts_beside_dense(const TransformerConfig& config, int64_t layer);
+/// Rows of the table of per-layer embeddings.
+int64_t per_layer_vocab_size(const TransformerConfig& config);
 
 /// What scores are multiplied by: attention_scale, or kv_channels^-1/2; with multi-latent attention
 /// and yarn that times (0.1 mscale_all_dim ln(rope_scaling_factor) + 1)^2 (DeepSeek-V2,
 /// arXiv:2405.04434).
 double attention_scale(const TransformerConfig& config);
+/// The same of a layer, from 0, by its own kv_channels.
+double attention_scale(const TransformerConfig& config, int64_t layer);
 
-/// Channels of a head that are rotated.
+/// Channels of a head that are rotated; with rope_type proportional all are, some of them by 0.
 int64_t rotated_channels(const TransformerConfig& config);
+/// The same of a layer, from 0.
+int64_t rotated_channels(const TransformerConfig& config, int64_t layer);
 /// Channels of a head's values.
 int64_t value_channels(const TransformerConfig& config);
 

@@ -8,6 +8,7 @@
 #include "autograd/io/crc32c.h"
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/io/safetensors_directory.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
@@ -135,7 +136,7 @@ AdapterBase find_adapter_base(const std::string& folder, const std::string& give
 
 std::vector<std::string> base_overrides(const std::string& folder) {
   const std::optional<AdapterBase> base = read_adapter_base(folder);
-  if (!base || base->path.empty() || !is_file(fs::path(base->path) / "config.json")) {
+  if (!base || base->path.empty() || !path_exists(base->path + "/config.json")) {
     return {};
   }
   return {concat("model_config.from_hf=", config::path_text(base->path))};

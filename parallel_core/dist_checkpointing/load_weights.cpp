@@ -12,14 +12,17 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "interop/architectures/file_place.h"
+#include "interop/gguf/gguf_weights.h"
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/config/lora_keys.h"
+#include "parallel_core/deferred_values.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/misfit.h"
 #include "parallel_core/dist_checkpointing/part_io.h"
 #include "parallel_core/dist_checkpointing/peft_names.h"
 #include "parallel_core/dist_checkpointing/peft_plan.h"
+#include "parallel_core/dist_checkpointing/slice_runs.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/dist_checkpointing/upcycle.h"
 #include "parallel_core/lora/adapter_plan.h"
@@ -374,16 +377,69 @@ void read_buffers(const ParallelModel& model, const Fitting& from) {
   }
 }
 
+// Into blocks, some rows at a time, of which no more are ever there as floating numbers.
+void load_blocks(const nn::Parameter& parameter, const Fitting& from) {
+  const QuantizedMatrix& matrix = parameter.quantized();
+  const int64_t in = matrix.in();
+  const int64_t rows = std::clamp<int64_t>(kStartPiece / in, 1, std::max<int64_t>(1, matrix.out()));
+  for (int64_t row = 0; row < matrix.out(); row += rows) {
+    const int64_t count = std::min(rows, matrix.out() - row);
+    const Tensor values = zeros({count * in});
+    read_parameter(parameter, from, {.values = values, .first = row * in});
+    parameter.store_quantized(values.view({count, in}), row);
+  }
+  parameter.bump_version();
+}
+
+// Blocks that lie in a file as the parameter has them are copied, and not widened and rounded
+// again. False: they do not, or not all.
+bool copy_blocks(const nn::Parameter& parameter, const Fitting& from) {
+  const GgufWeights* file = as_gguf(*from.files);
+  if (file == nullptr || !parameter.is_quantized() || from.stored.of != WeightsOf::kModel) {
+    return false;
+  }
+  const BlockFormat format = parameter.quantized().format();
+  const auto name_of_part = [&](const nn::LogicalTensor& logical) {
+    return place_in(from.scheme, logical.name, logical.shape, from.stored).name;
+  };
+  for (const nn::LogicalTensor& logical : parameter.logical()) {
+    const std::string name = name_of_part(logical);
+    if (file->block_format(name) != format) {
+      return false;
+    }
+  }
+  auto* bytes = static_cast<std::byte*>(parameter.quantized().bytes().raw());
+  for (const nn::LogicalTensor& logical : parameter.logical()) {
+    const FilePlace place = place_in(from.scheme, logical.name, logical.shape, from.stored);
+    const FileRuns runs(logical, place);
+    for_each_parameter_run(
+        logical, range_in_part(logical, 0, parameter.numel()),
+        [&](int64_t number, int64_t element, int64_t count) {
+          runs.for_each({number, number + count}, [&](const FileRun& run) {
+            file->read_blocks(
+                place.name, run.element, run.count,
+                bytes + kernels::block_row_bytes(format, element + run.number - number));
+          });
+        });
+  }
+  return true;
+}
+
 // Into the parameter as a whole.
 void load_whole(const nn::Parameter& parameter, const Fitting& from) {
+  if (copy_blocks(parameter, from)) {
+    parameter.bump_version();
+    return;
+  }
+  if (parameter.is_quantized()) {
+    load_blocks(parameter, from);
+    return;
+  }
   const Tensor values = parameter.detach();
   if (from.stored.of == WeightsOf::kDenseModel) {
     copy_values(zeros({}, values.dtype()).expand(values.shape()), values);
   }
   read_parameter(parameter, from, {.values = values});
-  if (parameter.is_quantized()) {
-    parameter.store_quantized();
-  }
   parameter.bump_version();
 }
 

@@ -18,8 +18,14 @@ constexpr std::string_view kLoraB = ".lora_B.weight";
 constexpr std::string_view kBias = ".bias";
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
 // Modules that hold several logical ones, of which any has their path.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kFusedModules = {
-    {{".wqkv", ".wq"}, {".w_gate_up", ".w_gate"}}};
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kFusedModules = {
+    {{".wqkv", ".wq"},
+     {".wqg", ".wq"},
+     {".wqkvz", ".wq"},
+     {".wba", ".wb"},
+     {".wbcx", ".wb"},
+     {".wzxBCdt", ".wz"},
+     {".w_gate_up", ".w_gate"}}};
 // Of the two matrices of stacked experts the one that PEFT wraps first.
 constexpr std::string_view kFirstParameter = "gate_up_proj";
 constexpr std::string_view kTableTensor = "tok_embeddings.weight";

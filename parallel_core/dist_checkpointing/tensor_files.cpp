@@ -5,8 +5,11 @@
 #include <vector>
 
 #include "autograd/io/mindspore_ckpt.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/io/safetensors_directory.h"
 #include "autograd/tensor/error.h"
+#include "interop/gguf/gguf_weights.h"
+#include "parallel_core/dist_checkpointing/mended_convolutions.h"
 #include "parallel_core/dist_checkpointing/text_part.h"
 
 namespace tapestry {
@@ -78,12 +81,16 @@ std::unique_ptr<TensorSource> open_weights(const std::string& path) {
     if (path.ends_with(kCkpt)) {
       return std::make_unique<MindsporeCkptReader>(path);
     }
-    return text_part(std::make_unique<SafetensorsDirectory>(path));
+    if (is_packed_folder(path)) {
+      return std::make_unique<GgufWeights>(path);
+    }
+    return mended_convolutions(text_part(std::make_unique<SafetensorsDirectory>(path)));
   }
   const std::vector<std::string> found = ckpts_in(path, /*states=*/false);
   if (found.empty() || !safetensors_in(path, kWeightsStem).empty()) {
     const std::string adapter = holds_weights(path) ? "" : safetensors_in(path, kAdapterStem);
-    return text_part(std::make_unique<SafetensorsDirectory>(adapter.empty() ? path : adapter));
+    return mended_convolutions(
+        text_part(std::make_unique<SafetensorsDirectory>(adapter.empty() ? path : adapter)));
   }
   return open_ckpt(path, found);
 }

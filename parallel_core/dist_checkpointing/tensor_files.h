@@ -25,8 +25,9 @@ bool is_weights_file(std::string_view name);
 bool holds_weights(const std::string& folder);
 
 /// Opens the weights in a folder, of safetensors rather than of .ckpt, in one of an adapter those
-/// of the adapter; or a file, which is taken for MindSpore's if it is called *.ckpt. IoError: there
-/// are none, several .ckpt files, or they are not what they should be.
+/// of the adapter; or a file, which is taken for MindSpore's if it is called *.ckpt, and for one of
+/// GGUF if it is called *.gguf. IoError: there are none, several .ckpt files, or they are not what
+/// they should be; ValueError as GgufWeights.
 std::unique_ptr<TensorSource> open_weights(const std::string& path);
 /// Opens the states of the optimizer beside them; null if there are none. IoError.
 std::unique_ptr<TensorSource> open_states(const std::string& folder);

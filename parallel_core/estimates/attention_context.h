@@ -5,7 +5,8 @@
 
 namespace tapestry {
 
-/// Mean over tokens and layers: half of the sequence, or at most the window.
-double mean_context(const TransformerConfig& model);
+/// Mean over tokens: half of the sequence, or at most the window of the layer; 0 for a layer
+/// without attention.
+double mean_context(const TransformerConfig& model, int64_t layer);
 
 }  // namespace tapestry

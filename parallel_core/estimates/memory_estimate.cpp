@@ -9,6 +9,9 @@
 #include <utility>
 
 #include "autograd/ops/loss.h"
+#include "autograd/ops/transformer/quantized_matrix.h"
+#include "parallel_core/config/model_matrices.h"
+#include "parallel_core/deferred_values.h"
 #include "parallel_core/estimates/recompute_estimate.h"
 #include "parallel_core/estimates/trained_share.h"
 #include "parallel_core/pipeline_parallel/pipeline_order.h"
@@ -68,7 +71,7 @@ double state_bytes_per_parameter(const OptimizerConfig& o, const TransformerConf
   }
   if (o.optimizer_type == "Muon") {  // moments of embeddings and head, momentum of the rest
     const int64_t experts = model.moe.num_experts;
-    const ModelPart whole = {.layers = count_layers(model)};
+    const ModelPart whole = {.layers = alike_layers(model)};
     const ModelPart inner = {.layers = whole.layers, .pre_process = false, .post_process = false};
     const double all = count_parameters(model, whole, {}, experts).all();
     const double layers = count_parameters(model, inner, {}, experts).all();
@@ -77,25 +80,46 @@ double state_bytes_per_parameter(const OptimizerConfig& o, const TransformerConf
   return moments;
 }
 
-// The same where adapters are trained beside a frozen base, `in_layers` of whose parameters belong
-// to the dense part of layers: nearly all of them to matrices, which may be blocks of 8 bits.
+// Elements of the matrices of layers that may be blocks (lora_config.base_dtype).
+double quantizable_elements(const TransformerConfig& model,
+                            const std::vector<AlikeLayers>& layers,
+                            const ModelShares& shares) {
+  double sum = 0;
+  for (const AlikeLayers& some : layers) {
+    for (const ModelMatrix& matrix : layer_matrices(model, some.layer)) {
+      const int64_t copies = some.count * (matrix.experts > 0 ? matrix.experts / shares.expert : 1);
+      sum += matrix.quantizable ? static_cast<double>(copies) * weight_elements(matrix, shares) : 0;
+    }
+  }
+  return sum;
+}
+
+double bytes_per_number(BlockFormat format) {
+  return static_cast<double>(kernels::block_bytes(format)) /
+         static_cast<double>(kernels::kBlockNumbers);
+}
+
+// The same where adapters are trained beside a frozen base, `quantizable` of whose parameters may
+// be blocks.
 void estimate_adapter_states(const AllConfig& config,
                              double base,
-                             double in_layers,
+                             double quantizable,
                              const TrainedShare& share,
                              MemoryEstimate& estimate) {
   const TransformerConfig& model = config.model_config;
   const OptimizerConfig& o = config.optimizer_config;
   const auto params = static_cast<double>(size_of(model.params_dtype));
   const auto compute = static_cast<double>(size_of(model.compute_dtype));
-  constexpr double kBlockBytes = 34.0 / 32;
-  const bool in_blocks = model.lora.base_dtype == "q8_0";
-  const double floating = in_blocks ? base - in_layers : base;
+  const std::optional<BlockFormat> blocks = kernels::block_format(model.lora.base_dtype);
+  const double floating = blocks ? base - quantizable : base;
+  const double per_number = blocks ? bytes_per_number(*blocks) : params;
   estimate.parameters =
-      bytes_of(floating * params + (base - floating) * kBlockBytes + share.adapters * 4);
-  if (!in_blocks) {
-    estimate.savings.push_back(
-        {"lora_config.base_dtype: q8_0", bytes_of(in_layers * (params - kBlockBytes))});
+      bytes_of(floating * params + (base - floating) * per_number + share.adapters * 4);
+  for (const BlockFormat format : kernels::kBlockFormats) {
+    if (const double less = per_number - bytes_per_number(format); less > 0) {
+      estimate.savings.push_back({concat("lora_config.base_dtype: ", kernels::name_of(format)),
+                                  bytes_of(quantizable * less)});
+    }
   }
   const double copied = (model.compute_dtype != model.params_dtype ? floating : 0) +
                         (model.compute_dtype != kFloat32 ? share.adapters : 0);
@@ -277,7 +301,6 @@ class StageEstimate {
                  .expert_tensor = expert_tensor_parallel_size(config.parallel_config)}),
         cp_(at_least_one(config.parallel_config.context_parallel_size)),
         ranks_(data_parallel_size * cp_),
-        widths_(layer_widths(model_, shares_)),
         costs_(layer_costs(config, load)),
         element_(d(size_of(model_.compute_dtype))),
         tokens_(d(config.dataset_config.batch_size) * d(model_.seq_length) / d(cp_)),
@@ -302,22 +325,19 @@ class StageEstimate {
 
   void count_layers_of_stage() {
     for (const LayerRange& range : stage_.chunks) {
-      const LayerCounts counts = count_layers(model_, range.first, range.count);
-      layers_.dense += counts.dense;
-      layers_.mixtures += counts.mixtures;
+      for (const AlikeLayers& some : alike_layers(model_, range.first, range.count)) {
+        layers_.push_back(some);
+      }
     }
   }
 
   // What a policy leaves of the layers of a chunk, and the most that one of them makes.
   LayerCost cost_of(const LayerRange& range, const RecomputePolicy& policy) const {
-    const LayerCounts counts = count_layers(model_, range.first, range.count);
-    const LayerCost dense = layer_cost(config_, policy);
-    LayerCost out = {.kept = dense.kept * d(counts.dense), .transient = dense.transient};
-    if (counts.mixtures > 0) {
-      const LayerCost mixture = layer_cost(config_, policy, /*mixture=*/true, load_);
-      out.kept += mixture.kept * d(counts.mixtures);
-      out.transient =
-          counts.dense > 0 ? std::max(dense.transient, mixture.transient) : mixture.transient;
+    LayerCost out;
+    for (const AlikeLayers& some : alike_layers(model_, range.first, range.count)) {
+      const LayerCost one = layer_cost(config_, policy, some.layer, load_);
+      out.kept += one.kept * d(some.count);
+      out.transient = std::max(out.transient, one.transient);
     }
     return out;
   }
@@ -349,8 +369,7 @@ class StageEstimate {
   // behind its two norms, what joins them, and what its last norm reads and gives; and logits,
   // unless they are made in one op with the loss.
   void add_layers_ahead(double& bytes) {
-    const bool mixture = is_moe_layer(model_, model_.num_layers);
-    const LayerCost usual = layer_cost(config_, RecomputePolicy(), mixture, load_);
+    const LayerCost usual = layer_cost(config_, RecomputePolicy(), model_.num_layers, load_);
     const LayerCost cost = costs_.empty() ? usual : costs_.back();
     const double depths = d(model_.mtp_num_layers);
     double own = 7 * piece_ * d(model_.hidden_size) * element_;
@@ -375,9 +394,8 @@ class StageEstimate {
     estimate_.expert_parameter_count = static_cast<int64_t>(counts.experts);
     if (model_.lora.use_lora) {
       estimate_.parameter_count += static_cast<int64_t>(trained_.adapters);
-      const ModelPart inner = {.layers = layers_, .pre_process = false, .post_process = false};
-      const double in_layers = count_parameters(model_, inner, shares_, experts).dense;
-      estimate_adapter_states(config_, count, in_layers, trained_, estimate_);
+      estimate_adapter_states(config_, count, quantizable_elements(model_, layers_, shares_),
+                              trained_, estimate_);
     } else {
       estimate_states(config_, count, estimate_);
     }
@@ -387,16 +405,30 @@ class StageEstimate {
       share_out(config_, ranks_, at_least_one(expert_ranks), estimate_);
     }
     if (model_.lora.use_lora) {
-      estimate_.start = estimate_.parameters + bytes_of(4 * largest_parameter(model_));
+      estimate_.start = estimate_.parameters + bytes_of(4 * start_elements());
     } else {
       estimate_checkpoints(config_, count, ranks_, estimate_);
     }
   }
 
+  // Start values come in pieces (for_start_values), but those of fused projections of attention as
+  // a whole, and one of these beside them.
+  double start_elements() const {
+    double fused = 0;
+    for (const ModelMatrix& matrix : layer_matrices(model_, 0)) {
+      const bool is_fused = matrix.role == MatrixRole::kQuery || matrix.role == MatrixRole::kKey ||
+                            matrix.role == MatrixRole::kValue;
+      fused += is_fused ? weight_elements(matrix, shares_) : 0;
+    }
+    return std::min(largest_parameter(model_), std::max(2 * fused, d(2 * kStartPiece)));
+  }
+
   void add_activations() {
     const double hidden = d(model_.hidden_size);
     estimate_.activations =
-        bytes_of(kept_.bytes + transient_ + d(kept_.passes) * piece_ * element_ * 2 * hidden);
+        bytes_of(kept_.bytes + transient_ +
+                 d(kept_.passes) * piece_ * element_ *
+                     (2 * hidden + 3 * d(model_.num_layers) * d(model_.per_layer_embedding_size)));
     if (!costs_.empty()) {
       return;
     }
@@ -437,22 +469,33 @@ class StageEstimate {
 
   void add_workspace() {
     const double hidden = d(model_.hidden_size);
-    const double queries = d(widths_.queries);
-    const double keys = d(widths_.keys);
-    const double values_in_mlp = d(widths_.gates + 1);
-    double widest = std::max(2 * hidden + d(widths_.ffn) * values_in_mlp,
-                             2 * hidden + 2 * (queries + keys + d(widths_.values)));
-    if (layers_.mixtures > 0) {
+    double widest = 2 * hidden;
+    double segment = 0;  // of keys and values, a quarter of the groups
+    double in_expert = 0;
+    for (const AlikeLayers& some : layers_) {
+      const LayerWidths widths = layer_widths(model_, some.layer, shares_);
+      const double values_in_mlp = d(widths.gates + 1);
+      const double keys_and_values = d(widths.keys + widths.values);
+      widest = std::max({widest, 2 * hidden + d(widths.ffn) * values_in_mlp,
+                         2 * hidden + 2 * (d(widths.queries) + keys_and_values)});
+      segment = std::max(segment, keys_and_values / std::min(4.0, d(widths.groups)));
+      in_expert = d(widths.expert_ffn) * values_in_mlp;
+      const MixerWidths mixer = mixer_widths(model_, mixer_kind(model_, some.layer), shares_);
+      widest = std::max(widest, 2 * hidden + 2 * d(mixer.projected + mixer.values));
+    }
+    const bool has_mixtures =
+        std::any_of(layers_.begin(), layers_.end(),
+                    [&](const AlikeLayers& some) { return is_moe_layer(model_, some.layer); });
+    if (has_mixtures) {
       // Rows of experts and their gradients, also on their way.
       const double rows =
           d(model_.moe.moe_router_topk) * load_ * d(shares_.expert_tensor) / d(shares_.tensor);
-      widest = std::max(widest, rows * (2 * hidden + d(widths_.expert_ffn) * values_in_mlp));
+      widest = std::max(widest, rows * (2 * hidden + in_expert));
     }
     estimate_.workspace = bytes_of(tokens_ * element_ * widest);
     if (cp_ > 1) {
       // Keys and values of whole sequences, a quarter of the groups at a time: gathered, in order
       // and the next ones on their way, and their gradients in float32 in two orders.
-      const double segment = (keys + d(widths_.values)) / std::min(4.0, d(widths_.groups));
       estimate_.workspace += bytes_of(d(cp_) * tokens_ * segment * (3 * element_ + 2 * 4));
     }
   }
@@ -463,14 +506,13 @@ class StageEstimate {
   double load_;
   ModelShares shares_;
   int64_t cp_;
-  int64_t ranks_;  // that share out what they have in common
-  LayerWidths widths_;
+  int64_t ranks_;                 // that share out what they have in common
   std::vector<LayerCost> costs_;  // of each layer of the model, with recomputation
   double element_;
   double tokens_;
   double piece_;  // of these, whose hidden states the rank has
   TrainedShare trained_;
-  LayerCounts layers_;
+  std::vector<AlikeLayers> layers_;
   InFlight kept_;
   double transient_ = 0;
   MemoryEstimate estimate_;

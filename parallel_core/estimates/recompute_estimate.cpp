@@ -9,6 +9,7 @@
 #include "parallel_core/config/model_matrices.h"
 #include "parallel_core/estimates/attention_context.h"
 #include "parallel_core/estimates/memory_estimate.h"
+#include "parallel_core/estimates/recurrence.h"
 #include "parallel_core/precision.h"
 #include "parallel_core/transformer/activation.h"
 
@@ -30,11 +31,12 @@ struct OpCost {
 
 // Widths and tokens of a rank.
 struct Sizes {
-  explicit Sizes(const AllConfig& config, bool mixture, double load) {
+  Sizes(const AllConfig& config, int64_t layer, double load) {
     const TransformerConfig& model = config.model_config;
     const ModelParallelConfig& p = config.parallel_config;
     const int64_t tp = std::max<int64_t>(p.tensor_model_parallel_size, 1);
-    widths = layer_widths(model, {.tensor = tp, .expert_tensor = expert_tensor_parallel_size(p)});
+    widths =
+        layer_widths(model, layer, {.tensor = tp, .expert_tensor = expert_tensor_parallel_size(p)});
     tokens = as_double(config.dataset_config.batch_size) * as_double(model.seq_length) /
              as_double(std::max<int64_t>(p.context_parallel_size, 1));
     ranks = as_double(tp);
@@ -44,22 +46,27 @@ struct Sizes {
     keys = as_double(widths.keys);
     values = as_double(widths.values);
     context = as_double(widths.context);
-    for (const ModelMatrix& matrix : layer_matrices(model, 0)) {
+    for (const ModelMatrix& matrix : layer_matrices(model, layer)) {
       const MatrixRole role = matrix.role;
-      if (role == MatrixRole::kQuery || role == MatrixRole::kKey || role == MatrixRole::kValue) {
+      if (role == MatrixRole::kQuery || role == MatrixRole::kKey || role == MatrixRole::kValue ||
+          role == MatrixRole::kMixing) {
         heads_weights += weight_elements(matrix, {.tensor = tp});
       }
     }
+    mixer = mixer_widths(model, mixer_kind(model, layer), {.tensor = tp});
+    mixed = mixer.values > 0 ? as_double(mixer.values) : context;
     heads = as_double(widths.heads);
     groups = as_double(widths.groups);
     ffn = as_double(widths.ffn);
     up = ffn * as_double(widths.gates);
-    attention_flops = 2 * mean_context(model) * (queries + context) * tokens;
+    value_norms = model.v_layernorm ? values : 0;
+    per_layer = as_double(model.per_layer_embedding_size);
+    attention_flops = 2 * mean_context(model, layer) * (queries + context) * tokens;
     const Precision precision = precision_of(model);
     activation = as_double(size_of(precision.activation));
     residual = as_double(size_of(precision.residual));
     rows = tokens;
-    if (mixture) {
+    if (is_moe_layer(model, layer)) {
       add_experts(config, load);
     }
   }
@@ -73,12 +80,16 @@ struct Sizes {
     rows = sent * etp * load;
     ffn = as_double(widths.expert_ffn);
     up = gates * ffn;
-    shared = as_double(widths.shared_ffn);
+    // A dense MLP beside the experts sees every token, as a shared expert does.
+    shared = config.model_config.moe.moe_beside_dense ? as_double(widths.ffn)
+                                                      : as_double(widths.shared_ffn);
     shared_up = gates * shared;
   }
 
   LayerWidths widths;
-  double heads_weights = 0;  // elements of what makes queries, keys and values
+  MixerWidths mixer;         // of a layer without attention
+  double mixed = 0;          // channels that its output projection reads, or attention's
+  double heads_weights = 0;  // elements of the matrices that the mixer reads its input with
   double tokens, piece, ranks, hidden, queries, keys, values, context, heads, groups, ffn, up,
       attention_flops;
   double activation, residual;  // bytes
@@ -86,10 +97,90 @@ struct Sizes {
   // Of a mixture: tokens whose experts this rank chooses, the rows that it makes of them, and the
   // width of the shared expert.
   double routed = 0, sent = 0, shared = 0, shared_up = 0;
+  double value_norms = 0;  // channels of values that are normed
+  double per_layer = 0;    // width of per-layer embeddings
 };
+
+void set_cost(std::array<OpCost, kOps>& ops,
+              LayerOp op,
+              double bytes,
+              bool kept,
+              double flops,
+              std::vector<LayerOp> inputs,
+              double beside = 0) {
+  ops[static_cast<size_t>(op)] = {bytes, kept, beside, flops, std::move(inputs)};
+}
+
+// Of attention; the operation whose result the output projection reads.
+LayerOp set_attention_costs(const TransformerConfig& model,
+                            int64_t layer,
+                            const Sizes& s,
+                            std::array<OpCost, kOps>& ops) {
+  const double per_width = s.tokens * s.activation;
+  const bool rotates = has_rotation(model, layer);
+  const bool norms = model.qk_layernorm;
+  // Several queries of several groups are copied out of the product.
+  const bool copies_queries = s.queries > s.keys && s.groups > 1 && (norms || !rotates);
+  const double gates = model.attention_output_gate ? s.queries : 0;
+  set_cost(ops, LayerOp::kQkv,
+           per_width * (s.queries * (copies_queries ? 2 : 1) + gates + s.keys + s.values), true,
+           2 * s.tokens * s.heads_weights, {LayerOp::kInputNorm});
+  if (norms) {
+    set_cost(ops, LayerOp::kQNorm, per_width * s.queries, !rotates, 0, {LayerOp::kQkv});
+    set_cost(ops, LayerOp::kKNorm, per_width * s.keys, !rotates, 0, {LayerOp::kQkv});
+  }
+  if (s.value_norms > 0) {
+    set_cost(ops, LayerOp::kVNorm, per_width * s.value_norms, true, 0, {LayerOp::kQkv});
+  }
+  const std::vector<LayerOp> heads =
+      norms ? std::vector<LayerOp>{LayerOp::kQNorm, LayerOp::kKNorm, LayerOp::kQkv}
+            : std::vector<LayerOp>{LayerOp::kQkv};
+  if (rotates) {
+    set_cost(ops, LayerOp::kRotary, per_width * (s.queries + s.keys), true, 0, heads);
+  }
+  set_cost(ops, LayerOp::kCoreAttention, per_width * s.context, true, s.attention_flops,
+           rotates ? std::vector<LayerOp>{LayerOp::kRotary, LayerOp::kQkv} : heads);
+  if (model.attention_output_gate) {
+    // The gates' sigmoid is kept for the products' gradients.
+    set_cost(ops, LayerOp::kOutputGate, per_width * s.context, true, 0,
+             {LayerOp::kCoreAttention, LayerOp::kQkv}, per_width * s.context);
+    return LayerOp::kOutputGate;
+  }
+  return LayerOp::kCoreAttention;
+}
+
+// The same of a layer without attention.
+LayerOp set_mixer_costs(const TransformerConfig& model,
+                        int64_t layer,
+                        const Sizes& s,
+                        std::array<OpCost, kOps>& ops) {
+  const MixerKind kind = mixer_kind(model, layer);
+  if (kind == MixerKind::kAttention) {
+    return set_attention_costs(model, layer, s, ops);
+  }
+  const MixerWidths& w = s.mixer;
+  const double per_width = s.tokens * s.activation;
+  set_cost(ops, LayerOp::kQkv, per_width * as_double(w.projected), true,
+           2 * s.tokens * s.heads_weights, {LayerOp::kInputNorm});
+  if (kind == MixerKind::kShortConv) {
+    // B x, which the convolution reads, and what it gives, which is multiplied by C.
+    set_cost(ops, LayerOp::kConvolution, 3 * per_width * s.mixed, true, 0, {LayerOp::kQkv});
+    return LayerOp::kConvolution;
+  }
+  set_cost(ops, LayerOp::kConvolution, per_width * as_double(w.convolved), true, 0,
+           {LayerOp::kQkv});
+  set_cost(ops, LayerOp::kRecurrence, per_width * s.mixed, true,
+           s.tokens * recurrence_flops(model, kind) / s.ranks,
+           {LayerOp::kConvolution, LayerOp::kQkv},
+           kept_states(model, kind) / s.ranks * s.tokens + 8 * s.tokens * as_double(w.value_heads));
+  set_cost(ops, LayerOp::kMixerNorm, per_width * s.mixed, true, 0,
+           {LayerOp::kRecurrence, LayerOp::kQkv}, 4 * s.tokens * as_double(w.value_heads));
+  return LayerOp::kMixerNorm;
+}
 
 // `keeps_activation`: the MLP's, in place of what it is made from.
 std::array<OpCost, kOps> op_costs(const TransformerConfig& model,
+                                  int64_t layer,
                                   const Sizes& s,
                                   bool keeps_activation) {
   std::array<OpCost, kOps> ops;
@@ -101,36 +192,19 @@ std::array<OpCost, kOps> op_costs(const TransformerConfig& model,
   const double residual = s.piece * s.hidden * s.residual;
   const double per_width = s.tokens * s.activation;
   const double per_row = s.rows * s.activation;
-  const bool rotates = model.position_embedding_type == "rope";
-  const bool norms = model.qk_layernorm;
-  const bool sandwich = norms_outputs(model);
+  const bool sandwich = norms_outputs(model, layer);
   const bool fused_activation = uses_fused_activation(model);
-  set(LayerOp::kInputNorm, norms_inputs(model) ? hidden : 0, true, 0, {});
-  // Several queries of several groups are copied out of the product.
-  const bool copies_queries = s.queries > s.keys && s.groups > 1 && (norms || !rotates);
-  set(LayerOp::kQkv, per_width * (s.queries * (copies_queries ? 2 : 1) + s.keys + s.values), true,
-      2 * s.tokens * s.heads_weights, {LayerOp::kInputNorm});
-  if (norms) {
-    set(LayerOp::kQNorm, per_width * s.queries, !rotates, 0, {LayerOp::kQkv});
-    set(LayerOp::kKNorm, per_width * s.keys, !rotates, 0, {LayerOp::kQkv});
-  }
-  const std::vector<LayerOp> heads =
-      norms ? std::vector<LayerOp>{LayerOp::kQNorm, LayerOp::kKNorm, LayerOp::kQkv}
-            : std::vector<LayerOp>{LayerOp::kQkv};
-  if (rotates) {
-    set(LayerOp::kRotary, per_width * (s.queries + s.keys), true, 0, heads);
-  }
-  set(LayerOp::kCoreAttention, per_width * s.context, true, s.attention_flops,
-      rotates ? std::vector<LayerOp>{LayerOp::kRotary, LayerOp::kQkv} : heads);
-  set(LayerOp::kOutProj, hidden, sandwich, 2 * s.tokens * s.context * s.hidden,
-      {LayerOp::kCoreAttention});
+  set(LayerOp::kInputNorm, norms_inputs(model, layer) ? hidden : 0, true, 0, {});
+  const LayerOp mixed = set_mixer_costs(model, layer, s, ops);
+  set(LayerOp::kOutProj, hidden, sandwich, 2 * s.tokens * s.mixed * s.hidden, {mixed});
   LayerOp attended = LayerOp::kOutProj;
   if (sandwich) {
     set(LayerOp::kAttentionPostNorm, hidden, false, 0, {LayerOp::kOutProj});
     attended = LayerOp::kAttentionPostNorm;
   }
   set(LayerOp::kAdd, residual, true, 0, {attended});
-  set(LayerOp::kPostAttentionNorm, norms_inputs(model) && !shares_norm(model) ? hidden : 0, true, 0,
+  set(LayerOp::kPostAttentionNorm,
+      norms_inputs(model, layer) && !shares_norm(model, layer) ? hidden : 0, true, 0,
       {LayerOp::kAdd});
   // A bias is added before a gated activation, which keeps the sum.
   const bool adds_bias = has_gated_mlp(model) && model.mlp_has_bias;
@@ -148,6 +222,21 @@ std::array<OpCost, kOps> op_costs(const TransformerConfig& model,
     const double router = s.activation < 4 ? s.routed * s.hidden * 4 : 0;
     ops[static_cast<size_t>(LayerOp::kMapping)].beside = per_row * s.hidden + router;
     ops[static_cast<size_t>(LayerOp::kProjection)].beside = s.sent * s.hidden * s.activation;
+  }
+  if (model.moe.moe_beside_dense && s.routed > 0) {
+    // The experts' norm of the sum, and both branches, before and behind their norms.
+    ops[static_cast<size_t>(LayerOp::kPostAttentionNorm)].beside = hidden;
+    ops[static_cast<size_t>(LayerOp::kFfnPostNorm)].beside = 3 * hidden;
+  }
+  if (s.per_layer > 0) {
+    // The gate, its activation and the embedding; z, which the gate reads, and the norm's input.
+    const double width = s.piece * s.per_layer * s.activation;
+    set(LayerOp::kPerLayerGate, 2 * width, true, 2 * s.piece * s.per_layer * s.hidden,
+        {LayerOp::kProjection});
+    ops[static_cast<size_t>(LayerOp::kPerLayerGate)].beside = width + residual;
+    set(LayerOp::kPerLayerProjection, hidden, true, 2 * s.piece * s.per_layer * s.hidden,
+        {LayerOp::kPerLayerGate});
+    set(LayerOp::kPerLayerNorm, hidden, false, 0, {LayerOp::kPerLayerProjection});
   }
   return ops;
 }
@@ -173,11 +262,11 @@ std::string less_text(double bytes) {
 
 LayerCost layer_cost(const AllConfig& config,
                      const RecomputePolicy& policy,
-                     bool mixture,
+                     int64_t layer,
                      double load) {
-  const Sizes s(config, mixture, load);
+  const Sizes s(config, layer, load);
   const std::array<OpCost, kOps> ops =
-      op_costs(config.model_config, s, policy.keeps(LayerOp::kActivation));
+      op_costs(config.model_config, layer, s, policy.keeps(LayerOp::kActivation));
   std::array<bool, kOps> needed{};
   LayerCost cost;
   for (size_t i = kOps; i-- > 0;) {
@@ -198,7 +287,9 @@ LayerCost layer_cost(const AllConfig& config,
       needed[static_cast<size_t>(input)] = true;
     }
   }
-  cost.kept += 4 * s.tokens * s.heads;  // attention's sums of exponentials
+  if (mixer_kind(config.model_config, layer) == MixerKind::kAttention) {
+    cost.kept += 4 * s.tokens * s.heads;  // sums of exponentials
+  }
   const double input = s.piece * s.hidden * s.residual;
   if (!policy.full || policy.keeps_input) {
     const bool sliced = policy.full && policy.slices_input && s.piece == s.tokens;
@@ -218,8 +309,7 @@ std::vector<LayerCost> layer_costs(const AllConfig& config, double load) {
   std::vector<LayerCost> costs;
   const std::vector<LayerOpName> names = layer_op_names(config.model_config);
   for (const LayerRecompute& layer : config.model_config.layer_recompute) {
-    const bool mixture = is_moe_layer(config.model_config, std::ssize(costs));
-    LayerCost cost = layer_cost(config, recompute_policy(layer, names), mixture, load);
+    LayerCost cost = layer_cost(config, recompute_policy(layer, names), std::ssize(costs), load);
     if (!layer.keeps_input && !costs.empty()) {
       cost.transient += costs.back().transient;  // the layers of a group are made again together
     }
@@ -228,9 +318,9 @@ std::vector<LayerCost> layer_costs(const AllConfig& config, double load) {
   return costs;
 }
 
-double layer_flops(const AllConfig& config, bool mixture) {
+double layer_flops(const AllConfig& config, int64_t layer) {
   double sum = 0;
-  for (const OpCost& op : op_costs(config.model_config, Sizes(config, mixture, 1), false)) {
+  for (const OpCost& op : op_costs(config.model_config, layer, Sizes(config, layer, 1), false)) {
     sum += op.flops;
   }
   return sum;
@@ -245,10 +335,9 @@ std::string recompute_cost_text(const AllConfig& config) {
   double usually_kept = 0;
   double flops = 0;
   for (int64_t layer = 0; layer < std::ssize(costs); ++layer) {
-    const bool mixture = is_moe_layer(config.model_config, layer);
-    usual.push_back(layer_cost(config, RecomputePolicy(), mixture));
+    usual.push_back(layer_cost(config, RecomputePolicy(), layer));
     usually_kept += usual.back().kept;
-    flops += layer_flops(config, mixture);
+    flops += layer_flops(config, layer);
   }
   std::string text;
   double saved = 0;

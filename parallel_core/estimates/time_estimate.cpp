@@ -12,6 +12,7 @@
 #include "parallel_core/config/layer_split.h"
 #include "parallel_core/estimates/attention_context.h"
 #include "parallel_core/estimates/memory_estimate.h"
+#include "parallel_core/estimates/recurrence.h"
 #include "parallel_core/estimates/trained_share.h"
 #include "parallel_core/parameter_count.h"
 #include "parallel_core/pipeline_parallel/pipeline_order.h"
@@ -35,9 +36,9 @@ constexpr double kBytesPerUpdate = 32;
 double d(int64_t value) { return static_cast<double>(value); }
 
 // Elements of the matrices that each token meets in a layer; of a mixture those of its experts.
-double matrix_elements(const TransformerConfig& model, LayerKind kind) {
+double matrix_elements(const TransformerConfig& model, int64_t layer) {
   double sum = 0;
-  for (const ModelMatrix& matrix : layer_matrices(model, 0, kind)) {
+  for (const ModelMatrix& matrix : layer_matrices(model, layer)) {
     if (matrix.is_matrix()) {
       sum += weight_elements(matrix) * (matrix.experts > 0 ? d(model.moe.moe_router_topk) : 1);
     }
@@ -46,27 +47,32 @@ double matrix_elements(const TransformerConfig& model, LayerKind kind) {
 }
 
 // FLOPs of a token in the products of a layer, forward; half of the S x S products of attention.
-double layer_flops(const TransformerConfig& model, LayerKind kind) {
-  const LayerWidths widths = layer_widths(model);
-  const double attention = 2 * mean_context(model) * (d(widths.queries) + d(widths.context));
-  return 2 * matrix_elements(model, kind) + attention;
+double flops_of_layer(const TransformerConfig& model, int64_t layer) {
+  const LayerWidths widths = layer_widths(model, layer);
+  const double attention = 2 * mean_context(model, layer) * (d(widths.queries) + d(widths.context));
+  return 2 * matrix_elements(model, layer) + attention +
+         recurrence_flops(model, mixer_kind(model, layer));
 }
 
-// Of so many layers; where they are not alike, of the average of the model's.
-double flops_of_layers(const TransformerConfig& model, double layers) {
-  const LayerCounts counts = count_layers(model);
-  double sum = d(counts.dense) * layer_flops(model, LayerKind::kDense);
-  if (counts.mixtures > 0) {
-    sum += d(counts.mixtures) * layer_flops(model, LayerKind::kMixture);
+double flops_of_layers(const TransformerConfig& model, const std::vector<AlikeLayers>& layers) {
+  double sum = 0;
+  for (const AlikeLayers& some : layers) {
+    sum += d(some.count) * flops_of_layer(model, some.layer);
   }
-  return model.num_layers > 0 ? sum / d(model.num_layers) * layers : 0;
+  return sum;
 }
 
 // Forward, and backward twice that; without the gradients of weights, which are frozen, as much.
 double passes_over_base(const TransformerConfig& model) { return model.lora.use_lora ? 2 : 3; }
 
+// Of the head, and of what makes per-layer embeddings.
 double head_flops(const TransformerConfig& model) {
-  return 2 * weight_elements(matrices_before_layers(model).front());
+  double elements = 0;
+  const std::vector<ModelMatrix> before = matrices_before_layers(model);
+  for (const ModelMatrix& matrix : before) {
+    elements += matrix.role == MatrixRole::kPerLayer ? weight_elements(matrix) : 0;
+  }
+  return 2 * (elements + weight_elements(before.front()));
 }
 
 // Of the layers that predict further tokens: each joins two vectors, and has a layer like the last
@@ -79,8 +85,8 @@ double flops_ahead(const TransformerConfig& model) {
   for (const ModelMatrix& matrix : matrices_ahead(model)) {
     joins += matrix.role == MatrixRole::kAhead ? 2 * weight_elements(matrix) : 0;
   }
-  const LayerKind kind = layer_kind(model, model.num_layers);
-  return joins + d(model.mtp_num_layers) * (layer_flops(model, kind) + head_flops(model));
+  return joins +
+         d(model.mtp_num_layers) * (flops_of_layer(model, model.num_layers) + head_flops(model));
 }
 
 // Calls f until so many seconds have passed; seconds of one call.
@@ -104,7 +110,7 @@ double seconds_of(double at_least, F&& f) {
 double model_flops(const AllConfig& config, int64_t data_parallel_size) {
   const TransformerConfig& model = config.model_config;
   const double tokens = d(global_batch_size(config, data_parallel_size)) * d(model.seq_length);
-  return tokens * (passes_over_base(model) * (flops_of_layers(model, d(model.num_layers)) +
+  return tokens * (passes_over_base(model) * (flops_of_layers(model, alike_layers(model)) +
                                               head_flops(model) + flops_ahead(model)) +
                    6 * trained_share(model).adapters);
 }
@@ -121,13 +127,15 @@ StepWork step_work(const AllConfig& config, int64_t data_parallel_size) {
   const auto table = layer_ranges(model.num_layers, p);
   for (size_t stage = 0; stage < table.front().size(); ++stage) {
     double layers = 0;
+    double flops = 0;
     for (const auto& row : table) {
-      layers += d(row[stage].count);
+      const LayerRange& range = row[stage];
+      layers += d(range.count);
+      flops += flops_of_layers(model, alike_layers(model, range.first, range.count));
     }
     const bool is_last = stage + 1 == table.front().size();
     most_layers = std::max(most_layers, layers + (is_last ? d(model.mtp_num_layers) : 0));
-    most_flops =
-        std::max(most_flops, flops_of_layers(model, layers) + (is_last ? flops_ahead(model) : 0));
+    most_flops = std::max(most_flops, flops + (is_last ? flops_ahead(model) : 0));
   }
   StepWork work;
   work.flops =

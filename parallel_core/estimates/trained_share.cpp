@@ -20,7 +20,13 @@ bool holds(const PipelineStage& stage, const ModelMatrix& matrix) {
   switch (matrix.role) {
     case MatrixRole::kEmbedding:
     case MatrixRole::kPositions:
+    case MatrixRole::kPerLayerTable:
       return stage.pre_process();
+    case MatrixRole::kPerLayer:
+      if (matrix.layer < 0) {
+        return stage.pre_process();
+      }
+      break;
     default:
       break;
   }

@@ -51,6 +51,15 @@ Tensor cached_logits(ParallelModel& model,
                           : logits;
 }
 
+bool all_stages_can(bool can) {
+  if (pipeline_place().size == 1) {
+    return can;
+  }
+  const Tensor all = full({1}, can ? 1.0 : 0.0);
+  get_pipeline_model_parallel_group().all_reduce(all, ReduceOp::kMin);
+  return all.data<float>()[0] > 0;
+}
+
 void take_from_last_stage(std::span<double> values) {
   const PipelinePlace place = pipeline_place();
   if (place.size == 1 || values.empty()) {

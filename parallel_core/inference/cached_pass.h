@@ -15,6 +15,9 @@ Tensor cached_logits(ParallelModel& model,
                      const std::vector<int64_t>& tokens,
                      const CachedStep& step);
 
+/// Whether all stages of the pipeline can, each of which says so of itself.
+bool all_stages_can(bool can);
+
 /// Replaces the values by those of the last stage, on all of them. Each has as many.
 void take_from_last_stage(std::span<double> values);
 

@@ -292,7 +292,8 @@ class TextGenerator::Impl {
              held[same] == text.tokens[same]) {
         ++same;
       }
-      if (cache_->can_rewind(std::ssize(held), static_cast<int64_t>(same))) {
+      // Stages have other layers, which keep other things of a text.
+      if (all_stages_can(cache_->can_rewind(std::ssize(held), static_cast<int64_t>(same)))) {
         text.cached = same;
       }
     }

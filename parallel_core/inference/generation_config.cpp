@@ -6,6 +6,7 @@
 
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
 
@@ -91,11 +92,13 @@ void SuggestedSampling::apply_to(GenerationOptions& options) const {
 SuggestedSampling read_generation_config(const std::string& folder) {
   SuggestedSampling out;
   const std::string file = folder + "/generation_config.json";
-  if (!std::filesystem::exists(file)) {
+  if (!path_exists(file)) {
     return out;
   }
   out.file = file;
-  const json object = read_strict_json(InputFile(file), "", kMostBytes);
+  // What is made of a GGUF file is ours, and no file of its own.
+  const json object = is_packed_folder(folder) ? json::parse(read_file(file))
+                                               : read_strict_json(InputFile(file), "", kMostBytes);
   check<IoError>(object.is_object(), file, ": is no JSON object");
   out.do_sample = value_of<bool>(object, "do_sample", file);
   out.temperature = value_of<double>(object, "temperature", file);

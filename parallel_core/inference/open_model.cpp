@@ -4,10 +4,12 @@
 #include <filesystem>
 #include <utility>
 
+#include "autograd/io/packed_folder.h"
 #include "autograd/tape/leaf_state.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "interop/gguf/gguf_weights.h"
 #include "parallel_core/deferred_values.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/peft_plan.h"
@@ -36,7 +38,7 @@ void prepare(AllConfig& config, const OpenModelOptions& options) {
   if (options.dtype.empty()) {
     return;
   }
-  // Blocks of 8 bits are widened to float32, without a further rounding.
+  // Blocks are widened to float32, without a further rounding.
   model.compute_dtype = options.dtype == "bfloat16" ? kBFloat16 : kFloat32;
   model.params_dtype = model.compute_dtype;
   model.embedding_init_dtype.reset();
@@ -46,8 +48,8 @@ void prepare(AllConfig& config, const OpenModelOptions& options) {
 
 void check_options(const OpenModelOptions& options, int world_size) {
   check<ValueError>(options.dtype.empty() || options.dtype == "float32" ||
-                        options.dtype == "bfloat16" || options.dtype == "q8_0",
-                    "dtype is '", options.dtype, "', expected float32, bfloat16 or q8_0");
+                        options.dtype == "bfloat16" || kernels::block_format(options.dtype),
+                    "dtype is '", options.dtype, "', expected float32, bfloat16, q8_0 or q4_0");
   check<ValueError>(options.tensor_parallel > 0 && options.pipeline_parallel > 0,
                     "tensor_parallel and pipeline_parallel must be positive, got ",
                     options.tensor_parallel, " and ", options.pipeline_parallel);
@@ -60,13 +62,15 @@ void check_options(const OpenModelOptions& options, int world_size) {
 
 // Memory for the weights that are still to be loaded, in the dtype in which they are used: what
 // takes part in products alone is rounded here once, in place of at each use.
-void make_weights(ParallelModel& model, const TransformerConfig& config, bool quantized) {
+void make_weights(ParallelModel& model,
+                  const TransformerConfig& config,
+                  const BlocksOf& blocks_of) {
   const MemoryKindGuard kind(MemoryKind::kParameter);
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     entry.parameter->set_requires_grad(false);
   }
-  if (quantized) {
-    quantize_base(model, {.values_come_later = true, .head = true});
+  if (blocks_of) {
+    quantize_base(model, {.format_of = blocks_of, .values_come_later = true, .head = true});
   }
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     const nn::Parameter& parameter = *entry.parameter;
@@ -85,6 +89,37 @@ void make_weights(ParallelModel& model, const TransformerConfig& config, bool qu
   }
 }
 
+// The format in which a parameter can hold what a file has of it as it lies there, if there is one.
+std::optional<BlockFormat> blocks_in_file(const GgufWeights& file, const nn::Parameter& parameter) {
+  const std::vector<nn::LogicalTensor>& parts = parameter.logical();
+  if (parts.empty() || parameter.shape().back() % kernels::kBlockNumbers != 0) {
+    return std::nullopt;
+  }
+  const auto format = file.block_format(parts.front().name);
+  const bool is_one = std::all_of(parts.begin(), parts.end(), [&](const auto& logical) {
+    return file.block_format(logical.name) == format;
+  });
+  return is_one ? format : std::nullopt;
+}
+
+// The file whose matrices stay as they are; null: there is none, or a dtype was asked for. Says
+// what becomes of them.
+std::unique_ptr<const GgufWeights> blocks_of_file(OpenModel& opened,
+                                                  const OpenModelOptions& options) {
+  const std::string& path = opened.folder;
+  if (!is_packed_folder(path)) {
+    return nullptr;
+  }
+  auto file = std::make_unique<const GgufWeights>(path);
+  const auto kept = [&](BlockFormat format) {
+    return options.dtype.empty() || options.dtype == name_of(format);
+  };
+  if (std::string text = gguf_types_text(*file, kept); !text.empty()) {
+    opened.remarks.push_back(std::move(text));
+  }
+  return options.dtype.empty() ? std::move(file) : nullptr;
+}
+
 // A run's folder, or one of its checkpoints, or the folder of PEFT's.
 std::string resolve_adapter(const std::string& path) {
   return std::filesystem::exists(path + "/adapter_config.json") ? path : resolve_checkpoint(path);
@@ -101,10 +136,11 @@ std::vector<int32_t> stop_ids_of(const OpenModel& opened) {
 
 }  // namespace
 
-std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config, bool quantized) {
+std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config,
+                                                const BlocksOf& blocks_of) {
   const DeferInitialValues deferred(DeferInitialValues::Values::kZeros);
   std::unique_ptr<GPTModel> model = get_model(config);
-  make_weights(*model, config.model_config, quantized);
+  make_weights(*model, config.model_config, blocks_of);
   model->eval();
   return model;
 }
@@ -138,9 +174,15 @@ OpenModel open_model(const OpenModelOptions& options, const std::shared_ptr<Proc
   if (!model_parallel_is_initialized() && world->size() > 1) {
     initialize_model_parallel(model_parallel_sizes(config.parallel_config), world);
   }
-  const bool as_trained = options.dtype.empty() && config.lora_config.use_lora &&
-                          config.lora_config.base_dtype == "q8_0";
-  opened.model = model_without_weights(config, options.dtype == "q8_0" || as_trained);
+  const bool as_trained = options.dtype.empty() && config.lora_config.use_lora;
+  const auto blocks =
+      kernels::block_format(as_trained ? config.lora_config.base_dtype : options.dtype);
+  if (const auto file = blocks_of_file(opened, options); file != nullptr) {
+    opened.model = model_without_weights(
+        config, [&](const nn::Parameter& parameter) { return blocks_in_file(*file, parameter); });
+  } else {
+    opened.model = model_without_weights(config, blocks ? all_in(*blocks) : BlocksOf());
+  }
   load_weights(*opened.model, config.model_config, opened.folder);
   return opened;
 }

@@ -5,19 +5,23 @@
 #include <string>
 #include <vector>
 
+#include "autograd/ops/transformer/quantized_matrix.h"
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/inference/generation_config.h"
+#include "parallel_core/lora/quantize_base.h"
 #include "parallel_core/training/checkpoints/saved_model.h"
 #include "parallel_core/transformer/gpt_model.h"
 
 namespace tapestry {
 
 struct OpenModelOptions {
-  /// A checkpoint, a folder of checkpoints or a run's folder (its latest), or a Hugging Face model.
+  /// A checkpoint, a folder of checkpoints or a run's folder (its latest), a Hugging Face model, or
+  /// a GGUF file.
   std::string checkpoint;
   std::string adapter;  ///< a PEFT folder, or a checkpoint of a LoRA run; empty: none
-  /// float32 | bfloat16 | q8_0 (matrices in blocks of 8 bits; the rest, and all that is computed,
-  /// is float32). Empty: what the run that made a checkpoint computed in, float32 for others.
+  /// float32 | bfloat16 | q8_0 | q4_0 (matrices in blocks of 8 or 4 bits a number; the rest, and
+  /// all that is computed, is float32). Empty: what the run that made a checkpoint computed in,
+  /// float32 for others, where matrices that a GGUF file has in such blocks stay as they are.
   std::string dtype;
   int64_t tensor_parallel = 1;
   int64_t pipeline_parallel = 1;
@@ -36,8 +40,10 @@ struct OpenModel {
 
 /// The calling rank's part of the model of a configuration, for inference: in evaluation mode, with
 /// weights that want no gradients, have the dtype that products take, and are still to be filled.
-/// `quantized`: matrices that take part in products alone are blocks of Q8_0.
-std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config, bool quantized = false);
+/// `blocks_of`: the format of a matrix that takes part in products alone, or none; empty: none has
+/// one.
+std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config,
+                                                const BlocksOf& blocks_of = {});
 
 /// Opens a model for inference: the calling rank's part of it in a layout of tensor_parallel times
 /// pipeline_parallel ranks, whatever layout it was trained in, in evaluation mode. Parameters want
@@ -45,7 +51,7 @@ std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config, bool qu
 /// so that memory peaks at their size. Collective over `world`, whose size is that of the layout.
 ///
 /// IoError or ValueError as open_saved_model, configure_adapter and load_weights; ValueError for
-/// another dtype, or a world of another size, and for q8_0 where rows of a matrix are no multiple
+/// another dtype, or a world of another size, and for blocks where rows of a matrix are no multiple
 /// of 32 numbers.
 OpenModel open_model(const OpenModelOptions& options,
                      const std::shared_ptr<ProcessGroup>& world = single_process_group());

@@ -287,7 +287,7 @@ std::vector<AdaptedModule> adapted_modules(const TransformerConfig& config,
                                            const std::string& weight) {
   std::vector<AdaptedModule> out;
   const int64_t layer = layer_of(weight);
-  if (!config.lora.use_lora || layer < 0 || layer >= config.num_layers) {
+  if (!config.lora.use_lora || layer >= config.num_layers) {
     return out;
   }
   for (const ModelCell& cell : adapted_cells(config, layer)) {

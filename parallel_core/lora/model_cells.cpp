@@ -47,10 +47,8 @@ class CellMaker {
     const std::string path = hf_path(matrix.name, matrix.shape.size());
     const std::string name = of_experts ? of_all_experts(matrix.name) : matrix.name;
     if (!path.empty() && !cell.modules.empty() && cell.modules.back().hf_path == path) {
-      const size_t last = name.rfind('.') + 1;
-      const bool gated = std::string_view(name).substr(last) == "w_up";
-      cell.modules.back().name =
-          name.substr(0, last) + std::string(gated ? kFusedGate : kFusedName);
+      // "wq" and "wk" become "wqk", "w_gate" and "w_up" become "w_gate_up".
+      cell.modules.back().name += name.substr(name.rfind('.') + 2);
     } else {
       cell.modules.push_back({.name = name, .hf_path = path});
     }
@@ -69,11 +67,6 @@ class CellMaker {
   }
 
  private:
-  // What may lie in one tensor of a file: queries, keys and values, or the two halves of a gated
-  // MLP.
-  static constexpr std::string_view kFusedName = "wqkv";
-  static constexpr std::string_view kFusedGate = "w_gate_up";
-
   std::string hf_path(const std::string& name, int64_t dims) const {
     constexpr std::string_view kEnd = ".weight";
     if (names_.scheme == NameScheme::kLogical) {
@@ -108,7 +101,8 @@ int64_t ModelModule::out_features() const {
 std::vector<ModelCell> adapted_cells(const TransformerConfig& config, int64_t layer) {
   const CellMaker maker(config);
   std::vector<ModelCell> out;
-  for (const ModelMatrix& matrix : layer_matrices(config, layer)) {
+  for (const ModelMatrix& matrix :
+       layer < 0 ? matrices_before_layers(config) : layer_matrices(config, layer)) {
     if (matrix.takes_adapter || matrix.experts > 0) {
       maker.add(matrix, out);
     }

@@ -6,23 +6,38 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/deferred_values.h"
 #include "parallel_core/tensor_parallel/layers.h"
 
 namespace tapestry {
 
 namespace {
 
-void quantize_weight(nn::Parameter& weight, const std::string& name, bool values_come_later) {
-  constexpr int64_t kBlock = 32;
+void quantize_weight(nn::Parameter& weight,
+                     const std::string& name,
+                     BlockFormat format,
+                     bool values_come_later) {
   if (weight.requires_grad() || weight.is_quantized()) {
     return;
   }
-  check<ValueError>(weight.size(1) % kBlock == 0, name, ": ", weight.size(1),
-                    " numbers of a row on this rank cannot be blocks of ", kBlock,
-                    " (q8_0); choose another tensor_model_parallel_size, or leave the weights in a "
-                    "floating dtype");
-  weight.set_quantized(values_come_later ? QuantizedMatrix(weight.size(0), weight.size(1))
-                                         : quantize_q8_0(weight.detach()));
+  const int64_t in = weight.shape().back();
+  const bool of_expert = weight.flags().expert;
+  check<ValueError>(in % kernels::kBlockNumbers == 0, name, ": ", in,
+                    " numbers of a row on this rank cannot be blocks of ", kernels::kBlockNumbers,
+                    " (", name_of(format), "); choose another ",
+                    of_expert ? "expert_tensor_parallel_size" : "tensor_model_parallel_size",
+                    ", or leave the weights in a floating dtype");
+  const QuantizedMatrix matrix(weight.numel() / in, in, format);
+  if (!values_come_later) {
+    for_start_values(weight.detach(), in, [&](int64_t first, const Tensor& values) {
+      quantize_into(values.view({-1, in}), matrix, first / in);
+    });
+  }
+  weight.set_quantized(matrix);
+}
+
+bool is_of_experts(const nn::ParameterFlags& flags) {
+  return flags.expert && flags.matmul && !flags.adapter;
 }
 
 }  // namespace
@@ -30,17 +45,25 @@ void quantize_weight(nn::Parameter& weight, const std::string& name, bool values
 void quantize_base(nn::Module& model, const QuantizeBaseOptions& options) {
   const NoGradGuard guard;
   const MemoryKindGuard kind(MemoryKind::kParameter);
+  const auto quantize = [&](nn::Parameter& weight, const std::string& name) {
+    const std::optional<BlockFormat> format =
+        options.format_of ? options.format_of(weight) : std::optional(options.format);
+    if (format) {
+      quantize_weight(weight, name, *format, options.values_come_later);
+    }
+  };
   for (const nn::Module::NamedModule& entry : model.named_modules()) {
     const std::string name = entry.name + ".weight";
     if (const auto* column = dynamic_cast<const ColumnParallelLinear*>(entry.module)) {
-      quantize_weight(column->weight(), name, options.values_come_later);
+      quantize(column->weight(), name);
     } else if (const auto* row = dynamic_cast<const RowParallelLinear*>(entry.module)) {
-      quantize_weight(row->weight(), name, options.values_come_later);
+      quantize(row->weight(), name);
     }
   }
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    if (options.head && entry.parameter->flags().head) {
-      quantize_weight(*entry.parameter, entry.name, options.values_come_later);
+    const nn::ParameterFlags& flags = entry.parameter->flags();
+    if (is_of_experts(flags) || (options.head && flags.head)) {
+      quantize(*entry.parameter, entry.name);
     }
   }
 }

@@ -27,6 +27,10 @@ struct TensorParallelLayout {
   nn::TensorParallel head_gradient() const {
     return size > 1 ? nn::TensorParallel::kPartial : nn::TensorParallel::kReplicated;
   }
+  /// Of a parameter of which each rank has its own part.
+  nn::TensorParallel part_gradient() const {
+    return size > 1 ? nn::TensorParallel::kSharded : nn::TensorParallel::kReplicated;
+  }
   /// How many of `total` things each rank has. ValueError, naming them, unless divisible.
   int64_t share_of(int64_t total, const char* what) const;
 };

@@ -28,15 +28,15 @@ namespace {
 // one by one, and not at all where weights are loaded.
 std::unique_ptr<ParallelModel> make_adapted_model(const AllConfig& config, bool is_loaded) {
   const DType params = config.model_config.params_dtype;
-  const bool quantized = config.lora_config.base_dtype == "q8_0";
-  if (params == kFloat32 && !is_loaded && !quantized) {
+  const std::optional<BlockFormat> blocks = kernels::block_format(config.lora_config.base_dtype);
+  if (params == kFloat32 && !is_loaded && !blocks) {
     return get_model(config);
   }
   const DeferInitialValues deferred(DeferInitialValues::Values::kInitial);
   std::unique_ptr<ParallelModel> model = get_model(config);
   const NoGradGuard guard;
-  if (quantized) {
-    quantize_base(*model, {.values_come_later = is_loaded});
+  if (blocks) {
+    quantize_base(*model, {.format = *blocks, .values_come_later = is_loaded});
   }
   if (is_loaded) {
     clear_frozen(*model, params);

@@ -1,7 +1,9 @@
 #include <string>
 
+#include "autograd/io/packed_folder.h"
 #include "autograd/tensor/error.h"
 #include "interop/architectures/hf_folder.h"
+#include "interop/gguf/gguf_weights.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
 #include "parallel_core/dist_checkpointing/upcycle.h"
@@ -34,6 +36,18 @@ std::string own_run_text(const TrainingConfig& t, const std::string& checkpoint)
              : concat("resume_training: ", t.output_dir,
                       " is the run that began with load_checkpoint ", t.load_checkpoint,
                       "; it has saved no checkpoint of its own yet and begins with that one again");
+}
+
+// Of a GGUF file, what becomes of matrices that it has in blocks.
+void log_file_types(const AllConfig& config, const std::string& path) {
+  if (is_packed_folder(path)) {
+    const auto kept = [&](BlockFormat format) {
+      return config.lora_config.use_lora && config.lora_config.base_dtype == name_of(format);
+    };
+    if (const std::string text = gguf_types_text(GgufWeights(path), kept); !text.empty()) {
+      log_info(text);
+    }
+  }
 }
 
 }  // namespace
@@ -72,6 +86,7 @@ void choose_weights(StartingRun& run) {
   }
   weights.adapter = adapter_run(config, weights.path);
   const AdapterRun& adapter = weights.adapter;
+  log_file_types(config, adapter.on ? adapter.base.path : weights.path);
   if (adapter.on && !adapter.base.path.empty() && adapter.base.path != weights.path) {
     verify(adapter.base.path);
   }

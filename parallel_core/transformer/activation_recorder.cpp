@@ -1,6 +1,7 @@
 #include "parallel_core/transformer/activation_recorder.h"
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "autograd/ops/map.h"
@@ -161,6 +162,16 @@ std::vector<ReportedAxis> hidden_axes(const Tensor& hidden,
 
 std::string layer_value(int64_t layer, std::string_view name) {
   return "layers." + std::to_string(layer) + "." + std::string(name);
+}
+
+int64_t layer_of_value(std::string_view name) {
+  constexpr std::string_view kStem = "layers.";
+  int64_t layer = 0;
+  if (name.starts_with(kStem)) {
+    name.remove_prefix(kStem.size());
+    std::from_chars(name.data(), name.data() + name.size(), layer);
+  }
+  return layer;
 }
 
 }  // namespace tapestry

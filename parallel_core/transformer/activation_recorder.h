@@ -89,6 +89,8 @@ bool replace_activation(std::string_view name,
                         int64_t batch_axis = 0);
 /// The name "layers.<layer>.<name>".
 std::string layer_value(int64_t layer, std::string_view name);
+/// Its layer; 0 of names without one.
+int64_t layer_of_value(std::string_view name);
 
 /// Runs `report`, which calls report_activation() or pass_activation(), if somebody records.
 template <class Report>

@@ -11,9 +11,11 @@
 
 namespace tapestry {
 
-HeadShare head_share(const TransformerConfig& config, const TensorParallelLayout& layout) {
+HeadShare head_share(const TransformerConfig& config,
+                     int64_t layer,
+                     const TensorParallelLayout& layout) {
   const int64_t heads = config.num_attention_heads;
-  const int64_t groups = config.num_query_groups;
+  const int64_t groups = num_query_groups(config, layer);
   check<ValueError>(groups > 0 && heads % groups == 0, "attention: ", heads,
                     " heads are not a multiple of ", groups, " query groups");
   HeadShare share;
@@ -34,12 +36,13 @@ HeadShare head_share(const TransformerConfig& config, const TensorParallelLayout
 
 CoreAttention::CoreAttention(const TransformerConfig& config, int64_t layer, const HeadShare& share)
     : layer_(layer),
+      keys_layer_(keys_from(config, layer).value_or(layer)),
       total_heads_(config.num_attention_heads),
       first_head_(share.first_head),
       num_heads_(share.heads),
       mask_alone_(config.encoder_attn_mask_type == "padding"),
       window_left_(tapestry::window_left(config, layer)),
-      scale_(attention_scale(config)),
+      scale_(attention_scale(config, layer)),
       score_cap_(config.attention_softcap),
       score_divisor_(config.apply_query_key_layer_scaling ? static_cast<double>(layer + 1) : 1.0),
       dropout_(config.attention_dropout),
@@ -110,8 +113,10 @@ Tensor CoreAttention::attend_cached(const Tensor& q,
   keys.dtype = k.dtype();
   keys.window_left = window_left_;
   const int64_t channels = keys.value_dim > 0 ? keys.value_dim : keys.head_dim;
-  const LayerCache& cache = step.cache->layer(layer_, keys);
-  cache.append(k, v, step.segments);
+  const LayerCache& cache = step.cache->layer(keys_layer_, keys);
+  if (keys_layer_ == layer_) {
+    cache.append(k, v, step.segments);
+  }
   const int64_t tokens = q.size(2);
   Tensor out;  // [1, N, H, D]
   const auto put = [&](int64_t first, const Tensor& part) {

@@ -1,6 +1,7 @@
 // Attention of queries, keys and values that are there already: what all kinds of attention share.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,12 @@
 
 namespace tapestry {
 
+/// Keys [B, groups, S, D] and values of a layer, as attention reads them.
+struct KeysAndValues {
+  Tensor k;
+  Tensor v;
+};
+
 /// What attention takes of a micro-batch: positions, and which keys a query may see besides what
 /// causality and the window allow. Tensors as in ModelInput, each possibly undefined.
 struct AttentionContext {
@@ -25,6 +32,10 @@ struct AttentionContext {
   Tensor mask = {};
   Tensor document_starts = {};
   const CachedStep* cached = nullptr;  ///< see ModelInput
+  /// Of this pass, by layer from 0: what layers with num_kv_shared_layers take and others leave
+  /// there for them. Null where no layer does.
+  std::map<int64_t, KeysAndValues>* shared_keys = nullptr;
+  TensorList per_layer = {};  ///< by layer: its per-layer embeddings; empty without
 };
 inline AttentionContext attention_context(const ModelInput& input, RotaryEmbedding* rotary) {
   return {.rotary = rotary,
@@ -44,8 +55,10 @@ struct HeadShare {
 };
 
 /// ValueError if the heads are not a multiple of the groups, or the ranks divide neither heads and
-/// groups nor, where there are more ranks than groups, the heads of a group.
-HeadShare head_share(const TransformerConfig& config, const TensorParallelLayout& layout);
+/// groups nor, where there are more ranks than groups, the heads of a group. `layer` from 0.
+HeadShare head_share(const TransformerConfig& config,
+                     int64_t layer,
+                     const TensorParallelLayout& layout);
 
 /// Windows, scale, cap, biases by distance, sinks, dropout and precision of a layer's attention.
 class CoreAttention {
@@ -66,7 +79,8 @@ class CoreAttention {
                 const AttentionContext& context,
                 bool training) const;
   /// The same of new tokens [1, heads, N, D] of texts whose earlier keys and values are in the
-  /// step's cache; their own are added to it. Dtype and window of `keys` are filled in here.
+  /// step's cache; their own are added to it, unless the layer has another's. Dtype and window of
+  /// `keys` are filled in here.
   Tensor attend_cached(const Tensor& q,
                        const Tensor& k,
                        const Tensor& v,
@@ -77,6 +91,7 @@ class CoreAttention {
   Tensor sinks() const { return sinks_ != nullptr ? Tensor(*sinks_) : Tensor(); }
 
   int64_t layer_;
+  int64_t keys_layer_;   // whose keys it reads
   int64_t total_heads_;  // of all ranks
   int64_t first_head_;   // of this rank
   int64_t num_heads_;

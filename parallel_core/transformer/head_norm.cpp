@@ -16,8 +16,8 @@ namespace tapestry {
 
 namespace {
 
-nn::TensorParallel share_of(const TensorParallelLayout& layout) {
-  return layout.size > 1 ? nn::TensorParallel::kSharded : nn::TensorParallel::kReplicated;
+int64_t channels_of(const TransformerConfig& config, const HeadRange& heads) {
+  return heads.channels > 0 ? heads.channels : config.kv_channels.value();
 }
 
 class EachHeadNorm final : public nn::UnaryModule {
@@ -31,7 +31,7 @@ class EachHeadNorm final : public nn::UnaryModule {
         eps_(config.norm_epsilon),
         activation_(precision_of(config).activation) {
     // Every rank has the gains of all heads, so that the files of a model do not depend on layouts.
-    const int64_t size = config.kv_channels.value();
+    const int64_t size = channels_of(config, heads);
     std::vector<LogicalInit> parts;
     for (int64_t head = 0; head < heads.total; ++head) {
       LogicalInit part = whole(concat(name, ".", head, ".weight"), {size}, InitMethod::constant(1));
@@ -72,7 +72,7 @@ class ProjectionNorm final : public nn::UnaryModule {
                  const std::string& name,
                  const TensorParallelLayout& layout)
       : heads_(heads),
-        head_dim_(config.kv_channels.value()),
+        head_dim_(channels_of(config, heads)),
         eps_(config.norm_epsilon),
         precision_(precision_of(config)),
         layout_(layout) {
@@ -81,7 +81,7 @@ class ProjectionNorm final : public nn::UnaryModule {
                heads.count * head_dim_, InitMethod::constant(1));
     init.logical.copies = heads.copies;
     weight_ = &register_parameter("weight", initial_value({heads.count * head_dim_}, {init}),
-                                  {.decay = false, .tp = share_of(layout), .tp_axis = 0});
+                                  {.decay = false, .tp = layout.part_gradient(), .tp_axis = 0});
     weight_->set_logical({init.logical});
   }
 
@@ -135,7 +135,7 @@ std::unique_ptr<nn::UnaryModule> get_head_norm(const TransformerConfig& config,
   if (config.qk_layernorm_scope == "projection") {
     return std::make_unique<ProjectionNorm>(config, heads, logical_name, layout);
   }
-  return get_norm(config, config.kv_channels.value(), logical_name, layout.head_gradient());
+  return get_norm(config, channels_of(config, heads), logical_name, layout.head_gradient());
 }
 
 }  // namespace tapestry

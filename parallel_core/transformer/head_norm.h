@@ -15,7 +15,8 @@ struct HeadRange {
   int64_t first = 0;
   int64_t count = 0;
   int64_t total = 0;
-  int64_t copies = 1;  ///< ranks of the tensor-parallel group that hold these same heads
+  int64_t copies = 1;    ///< ranks of the tensor-parallel group that hold these same heads
+  int64_t channels = 0;  ///< of a head; 0: kv_channels
 };
 
 /// By config.qk_layernorm_scope, for x [B, n, S, D] with this rank's heads, whose result has the

@@ -70,6 +70,15 @@ void LayerCache::append(const Tensor& new_k,
   }
 }
 
+void LayerStates::clear(int64_t slot) const {
+  for (const Tensor& t : {state, inputs}) {
+    if (t.defined() && t.numel() > 0) {
+      copy_values(broadcast_view(scalar(0), t.slice(0, slot, slot + 1).shape()),
+                  t.slice(0, slot, slot + 1));
+    }
+  }
+}
+
 KeyValueCache::KeyValueCache(int64_t slots, int64_t longest_segment)
     : slots_(slots), longest_segment_(longest_segment) {
   check<ValueError>(slots > 0 && longest_segment > 0, "key-value cache: ", slots,
@@ -116,6 +125,13 @@ void KeyValueCache::move(int64_t from, int64_t to, int64_t positions) {
   if (from == to) {
     return;
   }
+  for (const LayerStates& layer : states_) {
+    for (const Tensor& t : {layer.state, layer.inputs}) {
+      if (t.defined() && t.numel() > 0) {
+        copy_values(t.slice(0, from, from + 1), t.slice(0, to, to + 1));
+      }
+    }
+  }
   for (const LayerCache& layer : layers_) {
     if (!layer.k.defined()) {
       continue;
@@ -130,6 +146,9 @@ void KeyValueCache::move(int64_t from, int64_t to, int64_t positions) {
 }
 
 bool KeyValueCache::can_rewind(int64_t positions, int64_t kept) const {
+  if (!states_.empty() && kept != positions) {
+    return kept == 0;
+  }
   return std::all_of(layers_.begin(), layers_.end(), [&](const LayerCache& layer) {
     return !layer.ring || positions <= layer.capacity() || positions - kept <= longest_segment_;
   });
@@ -150,12 +169,40 @@ const LayerCache& KeyValueCache::layer(int64_t index, const LayerKeys& keys) {
   return found;
 }
 
+const LayerStates& KeyValueCache::states(int64_t index, const StateForm& form) {
+  const auto at = static_cast<size_t>(index);
+  if (at >= states_.size()) {
+    states_.resize(at + 1);
+  }
+  LayerStates& found = states_[at];
+  if (!found.inputs.defined()) {
+    found.form = form;
+    found.inputs = empty({slots_, form.inputs, form.channels}, form.dtype);
+    if (form.state.size() > 0) {
+      Shape shape = {slots_};
+      for (int64_t axis = 0; axis < form.state.size(); ++axis) {
+        shape.push_back(form.state[axis]);
+      }
+      found.state = empty(shape, kFloat32);
+    }
+  }
+  check<ValueError>(found.form == form, "key-value cache: layer ", index,
+                    " has another state than it was made for; each ",
+                    "model needs a cache of its own");
+  return found;
+}
+
 int64_t KeyValueCache::bytes() const {
   int64_t total = 0;
   for (const LayerCache& layer : layers_) {
     if (layer.k.defined()) {
       const int64_t values = layer.keys.values_in_keys ? 0 : layer.v.numel();
       total += (layer.k.numel() + values) * static_cast<int64_t>(size_of(layer.k.dtype()));
+    }
+  }
+  for (const LayerStates& layer : states_) {
+    for (const Tensor& t : {layer.state, layer.inputs}) {
+      total += t.defined() ? t.numel() * static_cast<int64_t>(size_of(t.dtype())) : 0;
     }
   }
   return total;

@@ -1,5 +1,5 @@
-// Keys and values of texts that grow: what a model keeps so that each new token goes through it
-// alone.
+// Keys and values of texts that grow, and the states of layers without attention: what a model
+// keeps so that each new token goes through it alone.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +49,26 @@ struct LayerCache {
               const std::vector<CachedSegment>& segments) const;
 };
 
+/// What a layer without attention keeps of a text, on this rank.
+struct StateForm {
+  Shape state;             ///< of the recurrence, in float32; no axes: there is none
+  int64_t inputs = 0;      ///< tokens whose inputs of the convolution are kept
+  int64_t channels = 0;    ///< of the convolution
+  DType dtype = kFloat32;  ///< of these inputs
+
+  bool operator==(const StateForm&) const = default;
+};
+
+/// The same of all texts. It does not grow with them.
+struct LayerStates {
+  StateForm form;
+  Tensor state;   ///< [slots, ..]; undefined without a recurrence
+  Tensor inputs;  ///< [slots, form.inputs, form.channels], the latest last
+
+  /// For a text that begins.
+  void clear(int64_t slot) const;
+};
+
 /// The keys and values of a model's layers on the calling rank, of up to `slots` texts. A layer's
 /// memory is made when it is first asked for; with a window that is shorter than the texts it is a
 /// ring of window_left + longest_segment positions.
@@ -66,10 +86,12 @@ class KeyValueCache {
   /// The text in slot `from`, of `positions` tokens, is in slot `to` instead.
   void move(int64_t from, int64_t to, int64_t positions);
   /// Whether the text in a slot, of `positions` tokens, can be continued after its first `kept`: a
-  /// ring may have lost what these see.
+  /// ring may have lost what these see, and a state has no way back.
   bool can_rewind(int64_t positions, int64_t kept) const;
   /// Of layer `index` of the whole model. ValueError if it was made for other keys.
   const LayerCache& layer(int64_t index, const LayerKeys& keys);
+  /// The same of a layer without attention; states of texts that have not begun are undetermined.
+  const LayerStates& states(int64_t index, const StateForm& form);
   /// Of all layers so far.
   int64_t bytes() const;
 
@@ -79,7 +101,9 @@ class KeyValueCache {
   int64_t slots_;
   int64_t longest_segment_;
   int64_t positions_ = 0;
-  std::vector<LayerCache> layers_;  // by index; those of other stages are empty
+  // By index; those of other stages, and of layers of the other kind, are empty.
+  std::vector<LayerCache> layers_;
+  std::vector<LayerStates> states_;
 };
 
 /// The tokens [1, N] of a pass with a cache: those of the segments, one after the other, and

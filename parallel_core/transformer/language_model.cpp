@@ -81,6 +81,9 @@ Embedding::Embedding(const TransformerConfig& config, bool sequence_first, Embed
     norm_ = static_cast<ParallelNorm*>(&add_child(
         "norm", get_norm(config, config.hidden_size, "embedding_norm", layout_.hidden_gradient())));
   }
+  if (config.per_layer_embedding_size > 0 && copy != EmbeddingCopy::kCopy) {
+    per_layer_ = &register_module<PerLayerEmbedding>("per_layer", config, sequence_first);
+  }
   if (config.position_embedding_type != "learned_absolute" || copy == EmbeddingCopy::kCopy) {
     return;
   }
@@ -143,12 +146,20 @@ Tensor Embedding::embed_ahead(const Tensor& ids, int64_t layer) const {
   return dropped(x, layer, x.size(sequence_first_ ? 0 : 1)).to(dtype_);
 }
 
-Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
+Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids, Tensor* per_layer) {
   const int64_t length = ids.size(1);
   const auto in_layout = [&](const Tensor& t) {
     return sequence_first_ ? t.transpose(0, 1).contiguous() : t;
   };
   Tensor x = words(ids);
+  if (per_layer_ != nullptr && per_layer != nullptr) {
+    *per_layer = (*per_layer_)(in_layout(ids), x);
+    report_if_recorded([&] {
+      const int64_t batch_axis = sequence_first_ ? 1 : 0;
+      pass_activation("per_layer_embedding", *per_layer,
+                      hidden_axes(*per_layer, batch_axis, context_layout_, layout_), batch_axis);
+    });
+  }
   const int64_t own = layout_.sequence_axis ? length / layout_.size : length;
   const int64_t first = layout_.sequence_axis ? layout_.rank * own : 0;
   const SequencePart part = hidden_positions(context_layout_, layout_, own);
@@ -189,14 +200,33 @@ Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
   return x;
 }
 
+namespace {
+
+// Of the first layer with a window, or without one; of the others where there is none.
+int64_t rotated_channels_of(const TransformerConfig& config, bool windows) {
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    if (has_window(config, layer) == windows &&
+        mixer_kind(config, layer) == MixerKind::kAttention) {
+      return rotated_channels(config, layer);
+    }
+  }
+  return rotated_channels(config);
+}
+
+}  // namespace
+
 TransformerLanguageModel::TransformerLanguageModel(const TransformerConfig& config,
                                                    bool sequence_first,
                                                    const PipelineStage& stage)
     : stage_(stage), num_layers_(config.num_layers) {
   if (config.position_embedding_type == "rope") {
-    rotary_ = std::make_unique<RotaryEmbedding>(config);
-    if (const auto sliding = sliding_rotation(config)) {
-      sliding_rotary_ = std::make_unique<RotaryEmbedding>(config, *sliding);
+    rotary_ = std::make_unique<RotaryEmbedding>(config, config.rotary_config,
+                                                rotated_channels_of(config, /*windows=*/false));
+    const auto sliding = sliding_rotation(config);
+    if (sliding || config.full_attention_kv_channels) {
+      sliding_rotary_ =
+          std::make_unique<RotaryEmbedding>(config, sliding.value_or(config.rotary_config),
+                                            rotated_channels_of(config, /*windows=*/true));
     }
   }
   const bool tied = !config.untie_embeddings_and_output_weights;
@@ -241,8 +271,10 @@ Tensor TransformerLanguageModel::forward(const Input& input) {
       rotary->reserve(input.cached->cache->positions());
     }
   }
-  const Tensor hidden = first ? (*embedding_)(input.ids, input.position_ids) : input.hidden;
-  return (*encoder_)(hidden, context_of(input), input.chunk);
+  Tensor per_layer;
+  const Tensor hidden =
+      first ? (*embedding_)(input.ids, input.position_ids, &per_layer) : input.hidden;
+  return (*encoder_)(hidden, context_of(input), input.chunk, per_layer);
 }
 
 Tensor TransformerLanguageModel::predict_ahead(int64_t depth,

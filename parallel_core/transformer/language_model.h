@@ -7,6 +7,7 @@
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/transformer/multi_token_prediction.h"
+#include "parallel_core/transformer/per_layer_embedding.h"
 #include "parallel_core/transformer/rotary_pos_embedding.h"
 #include "parallel_core/transformer/transformer.h"
 
@@ -33,8 +34,8 @@ class Embedding final : public nn::Module, public nn::Callable<Embedding> {
   std::string type_name() const override { return "Embedding"; }
   /// ValueError if the sequence, or a position, lies beyond the table of positions, or cannot be
   /// divided over the ranks. Without position_ids [B, S] those of the tokens in their sequence
-  /// count.
-  Tensor forward(const Tensor& ids, const Tensor& position_ids);
+  /// count. Per-layer embeddings, if the model has any, go to `per_layer`.
+  Tensor forward(const Tensor& ids, const Tensor& position_ids, Tensor* per_layer = nullptr);
   /// The same of word embeddings alone, for the layer of this number from 0 that predicts further
   /// tokens, whose dropout is its own.
   Tensor embed_ahead(const Tensor& ids, int64_t layer) const;
@@ -56,6 +57,7 @@ class Embedding final : public nn::Module, public nn::Callable<Embedding> {
   nn::Parameter* positions_ = nullptr;
   VocabParallelEmbedding* parallel_positions_ = nullptr;  // in place of it, divided over ranks
   ParallelNorm* norm_ = nullptr;
+  PerLayerEmbedding* per_layer_ = nullptr;
 };
 
 class TransformerLanguageModel final : public nn::Module,

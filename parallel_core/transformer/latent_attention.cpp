@@ -97,7 +97,7 @@ MultiLatentAttention::MultiLatentAttention(const TransformerConfig& config,
       precision_(precision_of(config)),
       layout_(tensor_parallel_layout(config, sequence_first)),
       context_layout_(context_parallel_layout()),
-      share_(head_share(config, layout_)),
+      share_(head_share(config, layer_, layout_)),
       total_heads_(config.num_attention_heads),
       core_(config, layer_, share_) {
   const LinearMaker make(config, layout_, layer_, sequence_first);

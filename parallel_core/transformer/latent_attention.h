@@ -19,14 +19,14 @@ namespace tapestry {
 ///
 /// With a cache a token keeps c and r alone. Queries are then multiplied by the matrix that would
 /// have made keys of c, and what is attended, a sum of c, by that which makes values.
-class MultiLatentAttention final : public AttentionBlock {
+class MultiLatentAttention final : public TokenMixer {
  public:
   /// `layer_number` counts from 1. ValueError if the ranks do not divide the heads.
   MultiLatentAttention(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
 
   std::string type_name() const override { return "MultiLatentAttention"; }
   std::string extra_repr() const override;
-  using AttentionBlock::forward;
+  using TokenMixer::forward;
   OutputAndBias forward(const Tensor& x,
                         const AttentionContext& context,
                         const LayerPass& pass) override;

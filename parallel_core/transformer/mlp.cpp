@@ -69,7 +69,7 @@ ParallelLinearSpec projection_spec(const TransformerConfig& config,
 
 ParallelMLP::ParallelMLP(const TransformerConfig& config, int64_t layer_number, bool sequence_first)
     : ParallelMLP(config,
-                  config.ffn_hidden_size,
+                  tapestry::ffn_hidden_size(config, layer_number - 1),
                   "layers." + std::to_string(layer_number - 1) + ".feed_forward.",
                   sequence_first) {
   layer_ = layer_number - 1;

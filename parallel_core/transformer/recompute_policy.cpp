@@ -1,6 +1,7 @@
 #include "parallel_core/transformer/recompute_policy.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "autograd/tensor/error.h"
@@ -112,6 +113,59 @@ PatternMatch match_among(const std::vector<RegularExpression>& parts,
   return match;
 }
 
+using Names = std::vector<std::string>;
+using AddNames = std::function<void(LayerOp, const Names&, const Names&)>;
+
+void add_attention_names(const TransformerConfig& config, const AddNames& add) {
+  add(LayerOp::kQkv,
+      {"attention.wq", "attention.wk", "attention.wv", "attention.wq.matmul", "attention.wk.matmul",
+       "attention.wv.matmul"},
+      {"attention.qkv_proj", "attention.qkv_proj.matmul", "self_attention.linear_qkv",
+       "self_attention.linear_qkv.matmul"});
+  if (config.qk_layernorm) {
+    add(LayerOp::kQNorm, {"attention.q_norm.norm"}, {"self_attention.q_layernorm.norm"});
+    add(LayerOp::kKNorm, {"attention.k_norm.norm"}, {"self_attention.k_layernorm.norm"});
+  }
+  if (config.v_layernorm) {
+    add(LayerOp::kVNorm, {"attention.v_norm.norm"}, {});
+  }
+  if (config.position_embedding_type == "rope") {
+    add(LayerOp::kRotary, {"attention.apply_rotary_emb"}, {"self_attention.apply_rotary_pos_emb"});
+  }
+  add(LayerOp::kCoreAttention, {"attention.core_attention", "attention.flash_attention"},
+      {"self_attention.core_attention"});
+  if (config.attention_output_gate) {
+    add(LayerOp::kOutputGate, {"attention.output_gate"}, {});
+  }
+  add(LayerOp::kOutProj, {"attention.wo", "attention.wo.matmul"},
+      {"attention.out_proj", "attention.out_proj.matmul", "self_attention.linear_proj",
+       "self_attention.linear_proj.matmul"});
+}
+
+// Of layers without attention: the projection of the input, the convolution, what goes from token
+// to token, the norm of that, and the projection of the output.
+void add_mixer_names(const TransformerConfig& config, const AddNames& add) {
+  struct Mixer {
+    MixerKind kind;
+    std::string name;
+    const char* recurrence;  // null: it has none but the convolution
+  };
+  for (const Mixer& mixer : {Mixer{MixerKind::kGatedDelta, "linear_attention.", "gated_delta_rule"},
+                             Mixer{MixerKind::kShortConv, "short_conv.", nullptr},
+                             Mixer{MixerKind::kMamba, "mamba.", "state_space"}}) {
+    if (!has_mixer(config, mixer.kind)) {
+      continue;
+    }
+    add(LayerOp::kQkv, {mixer.name + "in_proj", mixer.name + "in_proj.matmul"}, {});
+    add(LayerOp::kConvolution, {mixer.name + "conv"}, {});
+    if (mixer.recurrence != nullptr) {
+      add(LayerOp::kRecurrence, {mixer.name + mixer.recurrence}, {});
+      add(LayerOp::kMixerNorm, {mixer.name + "norm"}, {});
+    }
+    add(LayerOp::kOutProj, {mixer.name + "out_proj", mixer.name + "out_proj.matmul"}, {});
+  }
+}
+
 }  // namespace
 
 std::vector<LayerOpName> layer_op_names(const TransformerConfig& config) {
@@ -126,32 +180,25 @@ std::vector<LayerOpName> layer_op_names(const TransformerConfig& config) {
     }
   };
   const std::string& act = config.hidden_act;
-  if (norms_inputs(config)) {
+  // Layers of other kinds have other operations; names are those of all layers.
+  const bool norms_inputs =
+      config.norm_placement != "post" || config.mixer_norm_placement.value_or("post") != "post";
+  const bool norms_outputs = norms_outputs_somewhere(config);
+  if (norms_inputs) {
     add(LayerOp::kInputNorm, {"attention_norm.norm"}, {"input_norm.norm", "input_layernorm.norm"});
   }
-  add(LayerOp::kQkv,
-      {"attention.wq", "attention.wk", "attention.wv", "attention.wq.matmul", "attention.wk.matmul",
-       "attention.wv.matmul"},
-      {"attention.qkv_proj", "attention.qkv_proj.matmul", "self_attention.linear_qkv",
-       "self_attention.linear_qkv.matmul"});
-  if (config.qk_layernorm) {
-    add(LayerOp::kQNorm, {"attention.q_norm.norm"}, {"self_attention.q_layernorm.norm"});
-    add(LayerOp::kKNorm, {"attention.k_norm.norm"}, {"self_attention.k_layernorm.norm"});
+  if (has_mixer(config, MixerKind::kAttention)) {
+    add_attention_names(config, add);
   }
-  if (config.position_embedding_type == "rope") {
-    add(LayerOp::kRotary, {"attention.apply_rotary_emb"}, {"self_attention.apply_rotary_pos_emb"});
-  }
-  add(LayerOp::kCoreAttention, {"attention.core_attention", "attention.flash_attention"},
-      {"self_attention.core_attention"});
-  add(LayerOp::kOutProj, {"attention.wo", "attention.wo.matmul"},
-      {"attention.out_proj", "attention.out_proj.matmul", "self_attention.linear_proj",
-       "self_attention.linear_proj.matmul"});
-  if (norms_outputs(config)) {
+  add_mixer_names(config, add);
+  if (norms_outputs) {
     add(LayerOp::kAttentionPostNorm, {"attention_post_norm.norm"},
         {"attn_post_norm.norm", "post_self_attn_layernorm.norm"});
   }
   add(LayerOp::kAdd, {"add"}, {"self_attn_bda"});
-  if (norms_inputs(config) && !shares_norm(config)) {
+  const bool one_norm =
+      config.norm_placement == "parallel_one_norm" && !has_recurrent_layers(config);
+  if (norms_inputs && !one_norm) {
     add(LayerOp::kPostAttentionNorm, {"ffn_norm.norm"},
         {"post_attention_norm.norm", "pre_mlp_layernorm.norm"});
   }
@@ -174,8 +221,17 @@ std::vector<LayerOpName> layer_op_names(const TransformerConfig& config) {
         {"feed_forward.w2.matmul", "mlp.projection", "mlp.projection.matmul", "mlp.linear_fc2",
          "mlp.linear_fc2.matmul"});
   }
-  if (norms_outputs(config)) {
+  if (norms_outputs) {
     add(LayerOp::kFfnPostNorm, {"ffn_post_norm.norm"}, {"post_mlp_layernorm.norm"});
+  }
+  if (config.moe.moe_beside_dense) {
+    add(LayerOp::kPostAttentionNorm, {"moe_norm.norm"}, {});
+    add(LayerOp::kFfnPostNorm, {"dense_post_norm.norm", "moe_post_norm.norm"}, {});
+  }
+  if (config.per_layer_embedding_size > 0) {
+    add(LayerOp::kPerLayerGate, {"per_layer_gate", "per_layer_gate.matmul"}, {});
+    add(LayerOp::kPerLayerProjection, {"per_layer_projection", "per_layer_projection.matmul"}, {});
+    add(LayerOp::kPerLayerNorm, {"per_layer_norm.norm"}, {});
   }
   return names;
 }

@@ -14,11 +14,16 @@ namespace tapestry {
 /// What a layer makes, in this order.
 enum class LayerOp : uint8_t {
   kInputNorm,
-  kQkv,
+  kQkv,  ///< the projection of a mixer's input, also of those that are not attention
   kQNorm,
   kKNorm,
+  kVNorm,
   kRotary,
+  kConvolution,
   kCoreAttention,
+  kRecurrence,
+  kMixerNorm,
+  kOutputGate,
   kOutProj,
   kAttentionPostNorm,
   kAdd,  ///< the residual stream between attention and MLP
@@ -27,6 +32,9 @@ enum class LayerOp : uint8_t {
   kActivation,
   kProjection,
   kFfnPostNorm,
+  kPerLayerGate,        ///< of per-layer embeddings, with their product
+  kPerLayerProjection,  ///< of that
+  kPerLayerNorm,
   kCount,
 };
 using LayerOpSet = std::bitset<static_cast<size_t>(LayerOp::kCount)>;

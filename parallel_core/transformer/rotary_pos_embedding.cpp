@@ -7,10 +7,12 @@
 
 namespace tapestry {
 
-RotaryEmbedding::RotaryEmbedding(const TransformerConfig& config, const RotaryConfig& rotary)
+RotaryEmbedding::RotaryEmbedding(const TransformerConfig& config,
+                                 const RotaryConfig& rotary,
+                                 int64_t channels)
     : layout_(context_parallel_layout()),
       config_(rotary),
-      rotary_dim_(rotated_channels(config)),
+      rotary_dim_(channels),
       dtype_(config.rotary_dtype),
       fused_(config.apply_rope_fusion.value_or(config.use_fused_kernels)),
       frequencies_(rotary_frequencies(config_, rotary_dim_, 0)) {}

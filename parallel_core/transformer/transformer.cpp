@@ -2,13 +2,16 @@
 
 #include <algorithm>
 
+#include "autograd/ops/activation.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
+#include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/init_method.h"
 #include "parallel_core/transformer/activation_recorder.h"
-#include "parallel_core/transformer/moe/moe_layer.h"
+#include "parallel_core/transformer/per_layer_embedding.h"
 
 namespace tapestry {
 
@@ -40,8 +43,8 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
       dropout_(config.hidden_dropout),
       multiplier_(config.residual_multiplier),
       residual_from_norm_(config.apply_residual_connection_post_norm),
-      blocks_in_parallel_(has_parallel_blocks(config)),
-      shares_norm_(shares_norm(config)),
+      blocks_in_parallel_(has_parallel_blocks(config, layer_)),
+      shares_norm_(shares_norm(config, layer_)),
       precision_(precision_of(config)),
       layout_(tensor_parallel_layout(config, sequence_first)),
       context_layout_(context_parallel_layout()) {
@@ -57,25 +60,48 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
         name,
         get_norm(config, config.hidden_size, prefix + logical, layout_.hidden_gradient(), scale)));
   };
-  if (norms_inputs(config)) {
+  if (norms_inputs(config, layer_)) {
     input_norm_ = add_norm("input_norm", "attention_norm");
   }
-  attention_ = static_cast<AttentionBlock*>(
-      &add_child("attention", get_attention(config, layer_number, sequence_first)));
-  if (norms_outputs(config)) {
+  mixer_ = static_cast<TokenMixer*>(&add_child(mixer_name(mixer_kind(config, layer_)),
+                                               get_mixer(config, layer_number, sequence_first)));
+  if (norms_outputs(config, layer_)) {
     attn_post_norm_ =
         add_norm("attn_post_norm", "attention_post_norm", config.attn_post_norm_scale);
   }
-  if (norms_inputs(config) && !shares_norm_) {
+  if (norms_inputs(config, layer_) && !shares_norm_) {
     post_attention_norm_ = add_norm("post_attention_norm", "ffn_norm");
   }
+  if (has_experts_beside_dense(config, layer_)) {
+    dense_mlp_ = &register_module<ParallelMLP>("dense_mlp", config, layer_number, sequence_first);
+    dense_post_norm_ = add_norm("dense_post_norm", "dense_post_norm");
+    moe_norm_ = add_norm("moe_norm", "moe_norm");
+  }
   if (is_moe_layer(config, layer_)) {
-    mlp_ = &register_module<MoELayer>("mlp", config, layer_number, sequence_first);
+    auto& experts = register_module<MoELayer>("mlp", config, layer_number, sequence_first);
+    experts_ = dense_mlp_ != nullptr ? &experts : nullptr;
+    mlp_ = &experts;
   } else {
     mlp_ = &register_module<ParallelMLP>("mlp", config, layer_number, sequence_first);
   }
-  if (norms_outputs(config)) {
+  if (norms_outputs(config, layer_)) {
     ffn_post_norm_ = add_norm("ffn_post_norm", "ffn_post_norm", config.ffn_post_norm_scale);
+  }
+  if (dense_mlp_ != nullptr) {
+    moe_post_norm_ = add_norm("moe_post_norm", "moe_post_norm");
+  }
+  if (const int64_t size = config.per_layer_embedding_size; size > 0) {
+    const auto add_linear = [&](const char* name, int64_t in, int64_t out, const InitMethod& init) {
+      return &register_module<ColumnParallelLinear>(
+          name, replicated_spec(config, layout_, prefix + name, in, out, init, sequence_first));
+    };
+    per_layer_gate_ = add_linear("per_layer_gate", config.hidden_size, size, weight_init(config));
+    per_layer_projection_ =
+        add_linear("per_layer_projection", size, config.hidden_size, output_weight_init(config));
+    per_layer_norm_ = add_norm("per_layer_norm", "per_layer_norm");
+  }
+  if (config.layer_scalar) {
+    scalar_ = register_buffer("layer_scalar", ones({1}), prefix + "layer_scalar");
   }
 }
 
@@ -105,8 +131,8 @@ class ParallelTransformerLayer::Pass {
     return read(x, out, layer_.input_norm_ != nullptr ? "attention_norm" : nullptr);
   }
 
-  OutputAndBias attention(const Tensor& normed) const {
-    return finish((*layer_.attention_)(normed, context_, pass_), LayerOp::kOutProj,
+  OutputAndBias mixer(const Tensor& normed) const {
+    return finish((*layer_.mixer_)(normed, context_, pass_), LayerOp::kOutProj,
                   DropoutSite::kAttentionOutput, layer_.attn_post_norm_,
                   LayerOp::kAttentionPostNorm);
   }
@@ -128,6 +154,72 @@ class ParallelTransformerLayer::Pass {
                   layer_.ffn_post_norm_, LayerOp::kFfnPostNorm);
   }
 
+  /// Of the sum behind attention, and what a norm has made of it.
+  OutputAndBias dense_and_experts(const Tensor& normed, const Tensor& sum) const {
+    const auto branch = [&](const OutputAndBias& block, ParallelNorm& norm) {
+      const RecomputeScope scope = pass_.of(LayerOp::kFfnPostNorm);
+      return norm(add_bias(block.output, block.bias));
+    };
+    Tensor dense = branch((*layer_.dense_mlp_)(normed, pass_), *layer_.dense_post_norm_);
+    const Tensor read = [&] {
+      const RecomputeScope scope = pass_.of(LayerOp::kPostAttentionNorm);
+      return (*layer_.moe_norm_)(sum);
+    }();
+    Tensor experts =
+        branch(layer_.experts_->forward_routed_by(read, sum, pass_), *layer_.moe_post_norm_);
+    report_if_recorded([&] {
+      pass_activation(name_of("mlp.dense"), dense, axes_of(dense), layer_.batch_axis_);
+      pass_activation(name_of("mlp.experts"), experts, axes_of(experts), layer_.batch_axis_);
+    });
+    const OutputAndBias both = [&] {
+      const RecomputeScope scope = pass_.of(LayerOp::kFfnPostNorm);
+      return OutputAndBias{dense + experts, {}};
+    }();
+    return finish(both, LayerOp::kProjection, DropoutSite::kMlpOutput, layer_.ffn_post_norm_,
+                  LayerOp::kFfnPostNorm);
+  }
+
+  /// What per-layer embeddings add to the sum z.
+  OutputAndBias per_layer(const Tensor& z) const {
+    const Tensor& embedded = context_.per_layer.at(static_cast<size_t>(layer_.layer_));
+    const Tensor gated = [&] {
+      const RecomputeScope scope = pass_.of(LayerOp::kPerLayerGate);
+      const Tensor gate = (*layer_.per_layer_gate_)(z.to(layer_.precision_.activation)).output;
+      const Tensor active = layer_.precision_.fused ? gelu_tanh(gate) : composed_gelu_tanh(gate);
+      return (active * embedded).to(layer_.precision_.activation);
+    }();
+    const Tensor projected = [&] {
+      const RecomputeScope scope = pass_.of(LayerOp::kPerLayerProjection);
+      return (*layer_.per_layer_projection_)(gated).output;
+    }();
+    const RecomputeScope scope = pass_.of(LayerOp::kPerLayerNorm);
+    return {(*layer_.per_layer_norm_)(projected), {}};
+  }
+
+  /// What comes behind the feed-forward block, whose result is still pending in x.
+  ResidualStream behind_mlp(ResidualStream x) const {
+    const bool scales = layer_.scalar_.defined();
+    if (layer_.per_layer_gate_ == nullptr && !scales) {
+      return shown(std::move(x), "mlp", "output");
+    }
+    x = shown(std::move(x), "mlp", "mlp_residual");
+    if (layer_.per_layer_gate_ != nullptr) {
+      x = added(x);
+      x = shown(x + per_layer(x.value), "per_layer", scales ? "per_layer_residual" : "output");
+    }
+    // A multiplication by 1 is left out, unless somebody wants to see its result.
+    const double scalar = scales ? layer_.scalar_.to(kFloat64).item() : 1.0;
+    if (scalar != 1 || (scales && activations_are_recorded())) {
+      const Tensor sum = added(x).value;
+      const RecomputeScope scope = pass_.of(LayerOp::kAdd);
+      x = {(sum * scalar).to(layer_.precision_.residual)};
+      report_if_recorded([&] {
+        pass_activation(name_of("output"), x.value, axes_of(x.value), layer_.batch_axis_);
+      });
+    }
+    return x;
+  }
+
   /// Shows a block's result, and what becomes of it by adding. Both are made only to be shown, as
   /// the next norm adds; but a sum that another takes the place of is made here.
   ResidualStream shown(ResidualStream x, const char* block, const char* sum) const {
@@ -137,6 +229,9 @@ class ParallelTransformerLayer::Pass {
 
   /// What is recomputed goes when the next layer has read the layer's result.
   ResidualStream end(ResidualStream x) const {
+    if (values_ != nullptr && !x.pending.output.defined()) {
+      values_->keep(x.value);  // which the next layer reads as it is
+    }
     x.recomputed = values_;
     return x;
   }
@@ -307,19 +402,23 @@ ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
   // Each norm leaves in x the sum that it reads, and so that the block's result is added to.
   if (blocks_in_parallel_) {
     const Tensor normed = p.attention_norm(x);
-    const ResidualStream h = p.shown(x + p.attention(normed), "attention", "attention_residual");
-    return p.end(
-        p.shown(p.added(h) + p.mlp(shares_norm_ ? normed : p.ffn_norm(x)), "mlp", "output"));
+    const ResidualStream h = p.shown(x + p.mixer(normed), "attention", "attention_residual");
+    return p.end(p.behind_mlp(p.added(h) + p.mlp(shares_norm_ ? normed : p.ffn_norm(x))));
   }
-  ResidualStream h =
-      p.shown(x + p.attention(p.attention_norm(x)), "attention", "attention_residual");
-  return p.end(p.shown(h + p.mlp(p.ffn_norm(h)), "mlp", "output"));
+  ResidualStream h = p.shown(x + p.mixer(p.attention_norm(x)), "attention", "attention_residual");
+  const Tensor normed = p.ffn_norm(h);  // leaves the sum in h
+  return p.end(p.behind_mlp(
+      h + (dense_mlp_ != nullptr ? p.dense_and_experts(normed, h.value) : p.mlp(normed))));
 }
 
 ParallelTransformer::ParallelTransformer(const TransformerConfig& config,
                                          bool sequence_first,
                                          const PipelineStage& stage)
-    : post_process_(stage.post_process()),
+    : hidden_size_(config.hidden_size),
+      num_layers_(config.num_layers),
+      per_layer_size_(config.per_layer_embedding_size),
+      shares_keys_(config.num_kv_shared_layers > 0),
+      post_process_(stage.post_process()),
       batch_axis_(sequence_first ? 1 : 0),
       precision_(precision_of(config)),
       layout_(tensor_parallel_layout(config, sequence_first)) {
@@ -339,14 +438,29 @@ ParallelTransformer::ParallelTransformer(const TransformerConfig& config,
 
 Tensor ParallelTransformer::forward(const Tensor& hidden,
                                     const AttentionContext& context,
-                                    int chunk) {
+                                    int chunk,
+                                    const Tensor& per_layer) {
+  AttentionContext own = context;
+  std::map<int64_t, KeysAndValues> shared_keys;
+  own.shared_keys = shares_keys_ ? &shared_keys : nullptr;
   ResidualStream stream = {hidden};
+  Tensor embedded = per_layer;
+  if (per_layer_size_ > 0) {
+    const int64_t all = num_layers_ * per_layer_size_;
+    if (!embedded.defined()) {
+      const TensorList parts = split(hidden, Shape{hidden_size_, all}, 2);
+      stream = {parts[0].contiguous()};
+      embedded = parts[1];
+    }
+    own.per_layer = split(embedded, per_layer_size_, 2);
+  }
   for (ParallelTransformerLayer* layer : chunks_.at(static_cast<size_t>(chunk))) {
-    stream = (*layer)(stream, context);
+    stream = (*layer)(stream, own);
   }
   Tensor out;
   if (!post_process_ || chunk + 1 < static_cast<int>(chunks_.size())) {
     out = stream.sum(precision_);
+    out = embedded.defined() ? cat({out, embedded}, 2) : out;
   } else if (final_norm_ == nullptr) {
     out = stream.sum(precision_).to(precision_.activation);
   } else {

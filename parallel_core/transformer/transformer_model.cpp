@@ -22,7 +22,7 @@ TransformerModel::TransformerModel(const TransformerConfig& config,
                                    const std::string& data_layout,
                                    PipelineStage stage)
     : stage_(std::move(stage)),
-      hidden_size_(config.hidden_size),
+      hidden_width_(config.hidden_size + config.num_layers * config.per_layer_embedding_size),
       sequence_first_(data_layout == "SBH"),
       tensor_layout_(tensor_parallel_layout(config, sequence_first_)),
       context_layout_(context_parallel_layout()),
@@ -58,7 +58,7 @@ Shape TransformerModel::hidden_shape(int64_t batch, int64_t seq) const {
   const int64_t unit = sequence_unit();
   const int64_t pieces = tensor_layout_.sequence_axis ? tensor_layout_.size : 1;
   const int64_t own = (seq + unit - 1) / unit * unit / context_layout_.size / pieces;
-  return sequence_first_ ? Shape{own, batch, hidden_size_} : Shape{batch, own, hidden_size_};
+  return sequence_first_ ? Shape{own, batch, hidden_width_} : Shape{batch, own, hidden_width_};
 }
 
 Tensor TransformerModel::in_layout(const Tensor& batch_first) const {

@@ -71,7 +71,7 @@ class TransformerModel : public ParallelModel {
 
  private:
   PipelineStage stage_;
-  int64_t hidden_size_;
+  int64_t hidden_width_;  // with per-layer embeddings behind the hidden states
   bool sequence_first_;
   TensorParallelLayout tensor_layout_;
   ContextParallelLayout context_layout_;

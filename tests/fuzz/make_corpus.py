@@ -44,6 +44,85 @@ def safetensors(tensors, metadata=None):
     return struct.pack("<Q", len(text)) + text + data
 
 
+def gguf(metadata, tensors):
+    """metadata: {key: value}; tensors: {name: (type, sizes, bytes)}, the fastest size first."""
+    def text(value):
+        return struct.pack("<Q", len(value.encode())) + value.encode()
+
+    def plain(value):
+        if isinstance(value, bool):
+            return 7, struct.pack("<B", value)
+        if isinstance(value, int):
+            return 4, struct.pack("<I", value)
+        if isinstance(value, float):
+            return 6, struct.pack("<f", value)
+        return 8, text(value)
+
+    out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
+    for key, value in metadata.items():
+        out += text(key)
+        if isinstance(value, list):
+            kind = plain(value[0])[0] if value else 8
+            out += struct.pack("<IIQ", 9, kind, len(value)) + b"".join(plain(one)[1] for one in value)
+        else:
+            out += struct.pack("<I", plain(value)[0]) + plain(value)[1]
+    offset = 0
+    for name, (kind, sizes, values) in tensors.items():
+        out += text(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, kind, offset)
+        offset += len(values) + -len(values) % 32
+    out += b"\0" * (-len(out) % 32)
+    for _, _, values in tensors.values():
+        out += values + b"\0" * (-len(values) % 32)
+    return out
+
+
+def gguf_model(pieces, quantised):
+    """A llama of one layer with 32 channels, or 8."""
+    width = 32 if quantised else 8
+    inner = 2 * width
+    plain_bytes = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
+    others = iter(range(256, 512))
+    printed = [chr(b) if b in plain_bytes else chr(next(others)) for b in range(256)]
+    tokens = ["<unk>"] + [f"<0x{b:02X}>" for b in range(256)] + ["\u2581", "a", "\u2581a"] if pieces \
+        else printed + ["ab", "<|end|>"]
+    types = [2] + [6] * 256 + [1, 1, 1] if pieces else [1] * 257 + [3]
+    metadata = {
+        "general.architecture": "llama", "llama.block_count": 1, "llama.context_length": 16,
+        "llama.embedding_length": width, "llama.feed_forward_length": inner,
+        "llama.attention.head_count": 2, "llama.attention.head_count_kv": 1,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.freq_base": 10000.0,
+        "llama.rope.dimension_count": width // 2, "tokenizer.ggml.model": "llama" if pieces else "gpt2",
+        "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.eos_token_id": len(tokens) - 1, "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.chat_template": "{{ messages[0]['content'] }}"}
+    if pieces:
+        metadata["tokenizer.ggml.scores"] = [-float(i) for i in range(len(tokens))]
+    else:
+        metadata["tokenizer.ggml.pre"] = "gpt-2"
+        metadata["tokenizer.ggml.merges"] = ["a b"]
+
+    def floats(*sizes):
+        count = sizes[0] * (sizes[1] if len(sizes) > 1 else 1)
+        return 0, sizes, b"".join(struct.pack("<f", i % 7 - 3) for i in range(count))
+
+    def blocks(kind, size, *sizes):
+        count = sizes[0] * sizes[1] // 32
+        return kind, sizes, b"".join(b"\0\x30" + bytes(range(i, i + size - 2)) for i in range(count))
+
+    def matrix(*sizes):
+        if not quantised:
+            return floats(*sizes)
+        return blocks(8, 34, *sizes) if sizes[1] == width else blocks(2, 18, *sizes)
+
+    return gguf(metadata, {
+        "token_embd.weight": (1, (width, len(tokens)), b"\0\x2c" * width * len(tokens)),
+        "blk.0.attn_norm.weight": floats(width), "blk.0.attn_q.weight": matrix(width, width),
+        "blk.0.attn_k.weight": matrix(width, width // 2), "blk.0.attn_v.weight": matrix(width, width // 2),
+        "blk.0.attn_output.weight": matrix(width, width), "blk.0.ffn_norm.weight": floats(width),
+        "blk.0.ffn_gate.weight": matrix(width, inner), "blk.0.ffn_up.weight": matrix(width, inner),
+        "blk.0.ffn_down.weight": matrix(inner, width), "output_norm.weight": floats(width)})
+
+
 def varint(number):
     out = b""
     while number >= 128:
@@ -97,6 +176,12 @@ def write_tensors():
     put("safetensors", "truncated", two[:-3])
     put("safetensors", "bool_of_2", safetensors({"a": ("BOOL", [2], b"\1\2")}))
     put("safetensors", "overlap", two.replace(b"[24,26]", b"[22,24]"))
+
+    plain = gguf_model(False, False)
+    put("gguf", "whole_bytes", plain)
+    put("gguf", "whole_pieces", gguf_model(True, False))
+    put("gguf", "whole_blocks", gguf_model(False, True))
+    put("gguf", "truncated", plain[:-100])
 
     put("npy", "whole_f4", npy("<f4", (2, 3), f32))
     put("npy", "whole_big_endian_columns", npy(">i2", (2, 2, 1), bytes(range(8)), fortran=True))

@@ -32,6 +32,7 @@ std::vector<Target> all_targets() {
   targets.insert(targets.end(), chat_targets().begin(), chat_targets().end());
   targets.insert(targets.end(), sft_targets().begin(), sft_targets().end());
   targets.insert(targets.end(), tokenizer_targets().begin(), tokenizer_targets().end());
+  targets.insert(targets.end(), gguf_targets().begin(), gguf_targets().end());
   return targets;
 }
 

@@ -56,6 +56,7 @@ std::span<const Target> accuracy_targets();   ///< curves, checklist
 std::span<const Target> chat_targets();       ///< chat_template
 std::span<const Target> sft_targets();        ///< sft_jsonl
 std::span<const Target> tokenizer_targets();  ///< tokenizer_json
+std::span<const Target> gguf_targets();       ///< gguf
 
 /// Runs a target on an input. Returns what is wrong; empty if nothing is: the readers took it, or
 /// threw IoError, ValueError or TypeError with a message that names a file of the folder, and never

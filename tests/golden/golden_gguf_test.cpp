@@ -18,6 +18,8 @@
 #include "interop/export/gguf_export.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/inference/generation.h"
+#include "parallel_core/inference/open_model.h"
+#include "parallel_core/training/checkpoints/saved_model.h"
 #include "parallel_core/training/step/forward_step.h"
 #include "parallel_core/training/step/get_model.h"
 #include "tests/golden/gguf_file.h"
@@ -142,6 +144,44 @@ TEST(GoldenGguf, TextAndProbabilitiesAreTheExpectedOnes) {
     }
   }
   std::cout << "largest difference of a probability: " << worst << "\n";
+}
+
+// What other programs have written, in: the folder's model and tokenizer.
+TEST(GoldenGguf, FilesOfTheReferenceAreRead) {
+  for (const fs::path& directory : golden_gguf_cases()) {
+    const std::string folder = (directory / "hf").string();
+    const SavedModel theirs = open_saved_model(folder);
+    data::Batch batch;
+    batch.batch = 1;
+    batch.seq = 32;
+    for (int32_t i = 0; i < batch.seq; ++i) {
+      batch.tokens.push_back((i * 37 + 11) % 250);
+    }
+    const auto logits = [&](const std::string& path) {
+      const OpenModel opened = open_model({.checkpoint = path, .dtype = "float32"});
+      return pipeline_logits(*opened.model, batch).to_vector<float>();
+    };
+    const std::vector<float> wanted = logits(folder);
+    double largest = 0;
+    for (const float value : wanted) {
+      largest = std::max(largest, std::abs(static_cast<double>(value)));
+    }
+    for (const auto& [type, bound] : {std::pair{"F32", 1e-6}, {"F16", 4e-3}, {"BF16", 4e-2}}) {
+      const std::string file = (directory / (std::string(type) + ".gguf")).string();
+      SCOPED_TRACE(file);
+      const SavedModel ours = open_saved_model(file);
+      EXPECT_EQ(ours.start, theirs.start);
+      EXPECT_EQ(ours.eod_id, theirs.eod_id);
+      for (const char* text : {"the ", "of the cat", " a\n b", "x<s>y", "caf\xc3\xa9 12345"}) {
+        EXPECT_EQ(ours.tokenizer->encode(text), theirs.tokenizer->encode(text)) << text;
+      }
+      const std::vector<float> found = logits(file);
+      ASSERT_EQ(found.size(), wanted.size());
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        ASSERT_NEAR(found[i], wanted[i], bound * largest) << i;
+      }
+    }
+  }
 }
 
 }  // namespace

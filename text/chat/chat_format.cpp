@@ -5,6 +5,7 @@
 
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry::chat {
@@ -22,8 +23,7 @@ std::string path_in(const std::string& folder, std::string_view name) {
 }
 
 bool is_there(const std::string& folder, std::string_view name) {
-  std::error_code ignored;
-  return std::filesystem::exists(path_in(folder, name), ignored);
+  return path_exists(path_in(folder, name));
 }
 
 std::string read_whole(const std::string& folder, std::string_view name) {

@@ -26,6 +26,11 @@ FewRowsForm few_rows_form(DType dtype) {
   }
 }
 
+bool multiplies_pairs(FewRowsForm form) {
+  return form == FewRowsForm::kBFloat16Pairs || form == FewRowsForm::kQ8Pairs ||
+         form == FewRowsForm::kQ4Pairs;
+}
+
 }  // namespace
 
 int64_t most_few_rows(DType dtype) {
@@ -80,8 +85,7 @@ void few_rows_product(const FewRowsProduct& product) {
   constexpr int64_t kRowsTogether = 12;  // a multiple of what tiles have at any level
   // What meets all rows of x, and what is fetched meanwhile, are in the second-level cache.
   constexpr int64_t kStripeRows = 2 * kRowsTogether;
-  const bool pairs =
-      product.form == FewRowsForm::kBFloat16Pairs || product.form == FewRowsForm::kQ8Pairs;
+  const bool pairs = multiplies_pairs(product.form);
   const Scratch packed(TAPESTRY_DISPATCH_PAIRS(pairs, few_rows_packed_bytes)(product));
   parallel_for(product.n, std::max<int64_t>(1, kGrainSize / product.k),
                [&](int64_t begin, int64_t end) {

@@ -1,5 +1,6 @@
 // Products y [n, out] = x [n, in] W^T of few rows: W [out, in] is read once, from memory, by the
-// whole team, and what little x is stays in the first caches; used by gemm.cpp and gemm_q8_0.cpp.
+// whole team, and what little x is stays in the first caches; used by gemm.cpp and
+// gemm_quantized.cpp.
 //
 // An element of y is one sum of vectors over k, then over their lanes, in an order that follows
 // from k alone: its bits depend on its own row of x and row of W, not on n, nor on the number of
@@ -23,6 +24,8 @@ enum class FewRowsForm : uint8_t {
   kFloat16,        // widened
   kQ8,             // blocks of Q8_0, widened to float32
   kQ8Pairs,        // widened to bfloat16, which holds 8 bits exactly
+  kQ4,             // the same of Q4_0
+  kQ4Pairs,
 };
 
 /// One product, as the kernels of a level see it.

@@ -1,13 +1,12 @@
 #include "autograd/kernels/gemm/gemm_grouped.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cassert>
 
 #include "autograd/kernels/gemm/gemm.h"
 #include "autograd/kernels/gemm/gemm_choice.h"
 #include "autograd/kernels/gemm/gemm_groups.h"
-#include "autograd/kernels/machine/parallel_for.h"
+#include "autograd/kernels/gemm/products_by_size.h"
 #include "autograd/kernels/machine/work_counter.h"
 
 namespace tapestry::kernels {
@@ -49,28 +48,14 @@ double work_of(const GroupProduct& product) {
          static_cast<double>(std::max<int64_t>(s.k, 1));
 }
 
-/// Large products are each computed by the whole team, the others are taken by its members, largest
-/// first. `products` are in that order.
+/// `products` are in the order of their sizes, the largest first.
 void multiply_by_size(std::span<const GroupProduct> products) {
-  constexpr double kUnitsPerThread = 4;
-  const int team = num_threads();
-  double total = 0;
-  for (const GroupProduct& product : products) {
-    total += work_of(product);
-  }
-  size_t large = 0;
-  while (team > 1 && large < products.size() &&
-         work_of(products[large]) * kUnitsPerThread * team > total) {
-    multiply(products[large++]);
-  }
-  const std::span<const GroupProduct> rest = products.subspan(large);
-  const auto count = static_cast<int64_t>(rest.size());
-  std::atomic<int64_t> taken = 0;
-  parallel_for(std::min<int64_t>(team, count), 1, [&](int64_t, int64_t) {
-    for (int64_t i = taken++; i < count; i = taken++) {
-      multiply(rest[static_cast<size_t>(i)]);
-    }
-  });
+  const auto at = [&](int64_t i) -> const GroupProduct& {
+    return products[static_cast<size_t>(i)];
+  };
+  for_products_by_size(
+      static_cast<int64_t>(products.size()), [&](int64_t i) { return work_of(at(i)); },
+      [&](int64_t i) { multiply(at(i)); });
 }
 
 }  // namespace

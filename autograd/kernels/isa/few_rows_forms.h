@@ -1,13 +1,15 @@
 // What products of few rows make of a piece of a row of W, and of the same piece of a row of x.
 //
-// A form says how many numbers such a chunk has (kCount), its bytes in W (kBytes), the floats that
-// it takes in packed x (kFloats), and adds the products of a chunk of each to a vector of sums.
-// load() is called once for all rows of x that meet the chunk of W.
+// A form says how many numbers such a chunk has (kCount), its bytes in W (kBytes), whether a row
+// of W has whole ones alone (kWhole), the floats that it takes in packed x (kFloats), and adds the
+// products of a chunk of each to a vector of sums. part() is called once for all rows of x that
+// meet the chunk of W. A single row of x meets kRowsOfOne rows of W at a time: memory is read
+// fastest in one stream, but where that is a long chain of sums it is slower.
 //
 // Only for sources in kernels/isa/: everything here has internal linkage, per level.
 #pragma once
 
-#include "autograd/kernels/gemm/q8_0.h"
+#include "autograd/kernels/gemm/quantized_blocks.h"
 #include "autograd/kernels/isa/row_io.h"
 #include "autograd/kernels/isa/simd.h"
 
@@ -69,6 +71,8 @@ struct InOrder {
   static constexpr int64_t kCount = kLane;
   static constexpr int64_t kBytes = kLane * static_cast<int64_t>(sizeof(T));
   static constexpr int64_t kFloats = kLane;
+  static constexpr bool kWhole = false;
+  static constexpr int kRowsOfOne = 2;
   using Part = FloatVector;
   using X = FloatVector;
   [[gnu::always_inline]] static Part part(const char* w) { return load_floats<T>(w); }
@@ -84,6 +88,8 @@ struct EvenOdd {
   static constexpr int64_t kCount = 2 * kLane;
   static constexpr int64_t kBytes = kCount * 2;
   static constexpr int64_t kFloats = kCount;
+  static constexpr bool kWhole = false;
+  static constexpr int kRowsOfOne = 2;
   struct Two {
     FloatVector even, odd;
   };
@@ -107,48 +113,101 @@ struct EvenOdd {
   return {in_registers(two.even), in_registers(two.odd)};
 }
 
-/// A block of Q8_0 as floats.
-struct Q8Floats {
-  static constexpr int64_t kCount = kQ8Block;
-  static constexpr int64_t kBytes = kQ8BlockBytes;
-  static constexpr int64_t kFloats = kQ8Block;
-  static constexpr int kVectors = kQ8Block / kLane;
+inline constexpr int kBlockVectors = kBlockNumbers / kLane;
+
+/// The numbers of a block of Q8_0 without its scale.
+struct Q8Numbers {
+  static constexpr int64_t kBytes = block_bytes(BlockFormat::kQ8_0);
+  static constexpr int kRowsOfOne = 2;
+  [[gnu::always_inline]] static void widen(const char* block, FloatVector (&out)[kBlockVectors]) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kBlockVectors; ++i) {
+      const char* from = block + 2 + i * kLane;
+#if defined(__AVX512F__)
+      out[i] = _mm512_maskz_cvtepi32_ps(
+          kAllLanes, _mm512_maskz_cvtepi8_epi32(
+                         kAllLanes, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif defined(__AVX2__)
+      out[i] = _mm256_cvtepi32_ps(
+          _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+      for (int64_t j = 0; j < kLane; ++j) {
+        out[i][j] = static_cast<float>(static_cast<int8_t>(from[j]));
+      }
+#endif
+    }
+  }
+};
+
+/// Those of a block of Q4_0: each byte gives a number of the first half and one of the second.
+struct Q4Numbers {
+  static constexpr int64_t kBytes = block_bytes(BlockFormat::kQ4_0);
+  static constexpr int kRowsOfOne = kLane < 16 ? 2 : 4;
+  [[gnu::always_inline]] static void widen(const char* block, FloatVector (&out)[kBlockVectors]) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kBlockVectors / 2; ++i) {
+      const char* from = block + 2 + i * kLane;
+      FloatVector& low = out[i];
+      FloatVector& high = out[i + kBlockVectors / 2];
+#if defined(__AVX512F__)
+      // Of an index only the lower four bits count.
+      const FloatVector table = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+      const __m512i both = _mm512_maskz_cvtepu8_epi32(
+          kAllLanes, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+      low = _mm512_maskz_permutexvar_ps(kAllLanes, both, table);
+      high = _mm512_maskz_permutexvar_ps(kAllLanes, _mm512_maskz_srli_epi32(kAllLanes, both, 4),
+                                         table);
+#elif defined(__AVX2__)
+      const __m256i both =
+          _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+      const FloatVector middle = broadcast(8.0F);
+      low = _mm256_cvtepi32_ps(_mm256_and_si256(both, _mm256_set1_epi32(15))) - middle;
+      high = _mm256_cvtepi32_ps(_mm256_srli_epi32(both, 4)) - middle;
+#else
+      for (int64_t j = 0; j < kLane; ++j) {
+        const int both = static_cast<uint8_t>(from[j]);
+        low[j] = static_cast<float>((both & 15) - 8);
+        high[j] = static_cast<float>((both >> 4) - 8);
+      }
+#endif
+    }
+  }
+};
+
+/// A block as floats.
+template <class Numbers>
+struct BlockFloats {
+  static constexpr int64_t kCount = kBlockNumbers;
+  static constexpr int64_t kBytes = Numbers::kBytes;
+  static constexpr int64_t kFloats = kBlockNumbers;
+  static constexpr bool kWhole = true;
+  static constexpr int kRowsOfOne = Numbers::kRowsOfOne;
   struct Part {
-    FloatVector numbers[kVectors];
+    FloatVector numbers[kBlockVectors];
     FloatVector scale;
   };
   using X = const float*;
   [[gnu::always_inline]] static Part part(const char* w) {
     Part part;
     part.scale = broadcast(scale_of(w));
-#pragma GCC unroll 8
-    for (int i = 0; i < kVectors; ++i) {
-      const char* from = w + 2 + i * kLane;
-#if defined(__AVX512F__)
-      part.numbers[i] = _mm512_maskz_cvtepi32_ps(
-          kAllLanes, _mm512_maskz_cvtepi8_epi32(
-                         kAllLanes, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-#elif defined(__AVX2__)
-      part.numbers[i] = _mm256_cvtepi32_ps(
-          _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-#else
-      for (int64_t j = 0; j < kLane; ++j) {
-        part.numbers[i][j] = static_cast<float>(static_cast<int8_t>(from[j]));
-      }
-#endif
-    }
+    Numbers::widen(w, part.numbers);
     return part;
   }
   [[gnu::always_inline]] static X x(const float* packed) { return packed; }
   [[gnu::always_inline]] static FloatVector add(const Part& w, X x, FloatVector sum) {
     FloatVector block = w.numbers[0] * load(x);
 #pragma GCC unroll 8
-    for (int i = 1; i < kVectors; ++i) {
+    for (int i = 1; i < kBlockVectors; ++i) {
       block = multiply_add(w.numbers[i], load(x + i * kLane), block);
     }
     return multiply_add(block, w.scale, sum);
   }
 };
+
+template <class Form>
+inline constexpr bool kIsBlocks = false;
+template <class Numbers>
+inline constexpr bool kIsBlocks<BlockFloats<Numbers>> = true;
 
 [[gnu::always_inline]] inline const float* in_registers(const float* x) { return x; }
 
@@ -159,6 +218,8 @@ struct Pairs {
   static constexpr int64_t kCount = 2 * kLane;
   static constexpr int64_t kBytes = kCount * 2;
   static constexpr int64_t kFloats = kLane;
+  static constexpr bool kWhole = false;
+  static constexpr int kRowsOfOne = 1;
   using Part = __m512bh;
   using X = __m512bh;
   [[gnu::always_inline]] static Part part(const char* w) {
@@ -172,24 +233,66 @@ struct Pairs {
   }
 };
 
-/// A block of Q8_0 as bfloat16.
-struct Q8Pairs {
-  static constexpr int64_t kCount = kQ8Block;
-  static constexpr int64_t kBytes = kQ8BlockBytes;
+/// The numbers of a block of Q8_0 without its scale; bfloat16 holds 8 bits exactly.
+struct Q8PairNumbers {
+  static constexpr int64_t kBytes = block_bytes(BlockFormat::kQ8_0);
+  static constexpr int kRowsOfOne = 2;
+  [[gnu::always_inline]] static __m512bh widen(const char* block) {
+    const auto half = [&](int64_t from) {
+      return _mm512_maskz_cvtepi32_ps(
+          kAllLanes,
+          _mm512_maskz_cvtepi8_epi32(
+              kAllLanes, _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 2 + from))));
+    };
+    return _mm512_cvtne2ps_pbh(half(16), half(0));
+  }
+};
+
+/// Those of a block of Q4_0.
+struct Q4PairNumbers {
+  static constexpr int64_t kBytes = block_bytes(BlockFormat::kQ4_0);
+  static constexpr int kRowsOfOne = 4;
+  [[gnu::always_inline]] static __m512bh widen(const char* block) {
+    // -8 to 7 twice: an index has five bits, of which the fifth is the other number's.
+    constexpr int16_t kA = static_cast<int16_t>(0xc100);
+    constexpr int16_t kB = static_cast<int16_t>(0xc0e0);
+    constexpr int16_t kC = static_cast<int16_t>(0xc0c0);
+    constexpr int16_t kD = static_cast<int16_t>(0xc0a0);
+    constexpr int16_t kE = static_cast<int16_t>(0xc080);
+    constexpr int16_t kF = static_cast<int16_t>(0xc040);
+    constexpr int16_t kG = static_cast<int16_t>(0xc000);
+    constexpr int16_t kH = static_cast<int16_t>(0xbf80);
+    alignas(64) static constexpr int16_t kTable[32] = {
+        kA, kB, kC, kD, kE, kF, kG, kH, 0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
+        kA, kB, kC, kD, kE, kF, kG, kH, 0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0};
+    alignas(64) static constexpr int16_t kShifts[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                                        0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4,
+                                                        4, 4, 4, 4, 4, 4, 4, 4, 4, 4};
+    constexpr __mmask32 kAllWords = 0xffffffffU;
+    const __m256i bytes =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 2)));
+    const __m512i both = _mm512_maskz_cvtepu8_epi16(kAllWords, bytes);
+    const __m512i index = _mm512_maskz_srlv_epi16(kAllWords, both, _mm512_load_si512(kShifts));
+    return reinterpret_cast<__m512bh>(
+        _mm512_maskz_permutexvar_epi16(kAllWords, index, _mm512_load_si512(kTable)));
+  }
+};
+
+/// A block as bfloat16.
+template <class Numbers>
+struct BlockPairs {
+  static constexpr int64_t kCount = kBlockNumbers;
+  static constexpr int64_t kBytes = Numbers::kBytes;
   static constexpr int64_t kFloats = kLane;
+  static constexpr bool kWhole = true;
+  static constexpr int kRowsOfOne = Numbers::kRowsOfOne;
   struct Part {
     __m512bh numbers;
     FloatVector scale;
   };
   using X = __m512bh;
   [[gnu::always_inline]] static Part part(const char* w) {
-    const auto half = [&](int64_t from) {
-      return _mm512_maskz_cvtepi32_ps(
-          kAllLanes,
-          _mm512_maskz_cvtepi8_epi32(
-              kAllLanes, _mm_loadu_si128(reinterpret_cast<const __m128i*>(w + 2 + from))));
-    };
-    return {_mm512_cvtne2ps_pbh(half(16), half(0)), broadcast(scale_of(w))};
+    return {Numbers::widen(w), broadcast(scale_of(w))};
   }
   [[gnu::always_inline]] static X x(const float* packed) { return Pairs::x(packed); }
   [[gnu::always_inline]] static FloatVector add(const Part& w, const X& x, FloatVector sum) {

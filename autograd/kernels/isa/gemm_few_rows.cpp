@@ -18,7 +18,7 @@ constexpr int kWRows = 4;
 #elif defined(__AVX2__)
 constexpr int kMostXRows = 4;
 template <class Form>
-constexpr int kWRows = kSame<Form, Q8Floats> ? 2 : 3;
+constexpr int kWRows = kIsBlocks<Form> ? 2 : 3;
 #else
 constexpr int kMostXRows = 4;
 template <class Form>
@@ -261,7 +261,7 @@ template <class Form, int kX, int kW>
       rows[r] += Form::kBytes;
     }
   }
-  if constexpr (Form::kBytes != kQ8BlockBytes) {  // of which rows have whole ones
+  if constexpr (!Form::kWhole) {
     if (whole < piece.end) {
       alignas(64) char last[kW][Form::kBytes] = {};
       const int64_t bytes = (k - whole * Form::kCount) * Form::kBytes / Form::kCount;
@@ -376,9 +376,7 @@ template <class Form>
 void sum_stripe(const Stripe& stripe) {
   const int64_t n = stripe.product.n;
   if (n == 1) {
-    // Memory is read fastest in one stream; but where that is a long chain of sums it is slower.
-    constexpr int kRows = Form::kFloats < Form::kCount && Form::kBytes == 64 ? 1 : 2;
-    tile_by_tile<Form, 1, kRows>(stripe);
+    tile_by_tile<Form, 1, Form::kRowsOfOne>(stripe);
     return;
   }
   if constexpr (kInPieces) {
@@ -424,12 +422,16 @@ void with_form(FewRowsForm form, const F& f) {
     case FewRowsForm::kFloat16:
       return f(static_cast<InOrder<Float16>*>(nullptr));
     case FewRowsForm::kQ8:
-      return f(static_cast<Q8Floats*>(nullptr));
+      return f(static_cast<BlockFloats<Q8Numbers>*>(nullptr));
+    case FewRowsForm::kQ4:
+      return f(static_cast<BlockFloats<Q4Numbers>*>(nullptr));
 #else
     case FewRowsForm::kBFloat16Pairs:
       return f(static_cast<Pairs*>(nullptr));
     case FewRowsForm::kQ8Pairs:
-      return f(static_cast<Q8Pairs*>(nullptr));
+      return f(static_cast<BlockPairs<Q8PairNumbers>*>(nullptr));
+    case FewRowsForm::kQ4Pairs:
+      return f(static_cast<BlockPairs<Q4PairNumbers>*>(nullptr));
 #endif
     default:
       __builtin_unreachable();

@@ -8,8 +8,7 @@
 #include "autograd/kernels/gemm/gemm_grouped.h"
 #include "autograd/ops/blas_matrix.h"
 #include "autograd/ops/map.h"
-#include "autograd/ops/reduction.h"
-#include "autograd/ops/shape_ops.h"
+#include "autograd/ops/transformer/row_groups.h"
 #include "autograd/tape/main_grad.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/check_defined.h"
@@ -22,7 +21,7 @@ namespace {
 
 using kernels::GroupAxis;
 
-using Ends = std::vector<int64_t>;
+using Ends = GroupEnds;
 
 // out[rows of e] = x[rows of e] weight[e]^T + beta out; out is contiguous.
 void multiply_rows(
@@ -68,18 +67,6 @@ void multiply_groups(
                         GroupAxis::kSum, ends, dy.data, x.data, out.raw());
 }
 
-// sum of the rows of each group: x [R, n], result [E, n].
-Tensor sum_groups(const Tensor& x, const Ends& ends) {
-  TensorList sums;
-  sums.reserve(ends.size());
-  int64_t begin = 0;
-  for (const int64_t end : ends) {
-    sums.push_back(sum(slice(x, 0, begin, end), {0}));
-    begin = end;
-  }
-  return sums.empty() ? zeros({0, x.shape()[1]}, x.dtype()) : stack(sums, 0);
-}
-
 Tensor weight_product(const Tensor& dy, const Tensor& x, const Ends& ends);
 
 struct GroupedLinear {
@@ -106,7 +93,9 @@ struct GroupedLinear {
     if (bias.defined()) {
       // The product is added to the bias inside the kernel, rounded once.
       bias_dtype = bias.dtype();
-      fill_groups(bias.dtype() == x_.dtype() ? dense(bias) : bias.to(x_.dtype()), y);
+      const Tensor start = bias.dtype() == x_.dtype() ? dense(bias) : bias.to(x_.dtype());
+      start.raw();  // all ranks open it, with rows or without
+      fill_groups(start, ends, y);
     }
     multiply_rows(x_, rounded.defined() ? rounded : weight_, ends, bias.defined() ? 1 : 0, y);
     return y;
@@ -131,17 +120,6 @@ struct GroupedLinear {
   }
 
  private:
-  void fill_groups(const Tensor& bias, const Tensor& y) const {
-    bias.raw();  // all ranks open it, with rows or without
-    int64_t begin = 0;
-    for (size_t e = 0; e < ends.size(); ++e) {
-      const auto group = static_cast<int64_t>(e);
-      const Tensor rows = slice(y, 0, begin, ends[e]);
-      copy_values(broadcast_view(slice(bias, 0, group, group + 1), rows.shape()), rows);
-      begin = ends[e];
-    }
-  }
-
   Tensor weight_gradient(const Tensor& dy) const {
     const Tensor rows = x;
     if (dy.dtype() != kFloat64) {
@@ -195,19 +173,6 @@ Tensor weight_product(const Tensor& dy, const Tensor& x, const Ends& ends) {
   return apply_op(GroupedLinearWeight{ends}, dy, x);
 }
 
-void check_ends(const Ends& ends, int64_t groups, int64_t rows) {
-  check<ValueError>(static_cast<int64_t>(ends.size()) == groups, "grouped_linear: ", ends.size(),
-                    " ends for the ", groups, " groups of weight");
-  int64_t begin = 0;
-  for (size_t e = 0; e < ends.size(); ++e) {
-    check<ValueError>(ends[e] >= begin, "grouped_linear: ends must ascend from 0 on; group ", e,
-                      " ends at ", ends[e], " and begins at ", begin);
-    begin = ends[e];
-  }
-  check<ValueError>(begin == rows, "grouped_linear: the last group must end at the ", rows,
-                    " rows of x, it ends at ", begin);
-}
-
 }  // namespace
 
 Tensor grouped_linear(const Tensor& x,
@@ -227,7 +192,7 @@ Tensor grouped_linear(const Tensor& x,
   check<ValueError>(x.dim() == 2 && x.shape()[1] == weight.shape()[2],
                     "grouped_linear: x must be [rows, in] with the last axis of weight ",
                     weight.shape(), ", it is ", x.shape());
-  check_ends(ends, weight.shape()[0], x.shape()[0]);
+  check_group_ends("grouped_linear", ends, weight.shape()[0], x.shape()[0]);
   if (bias.defined()) {
     check<TypeError>(bias.dtype() == x.dtype() || (narrow && bias.dtype() == kFloat32),
                      "grouped_linear: dtypes differ: x ", name_of(x.dtype()), ", bias ",

@@ -1,7 +1,6 @@
 #include "autograd/ops/transformer/quantized_matrix.h"
 
-#include "autograd/kernels/gemm/gemm_q8_0.h"
-#include "autograd/kernels/gemm/q8_0.h"
+#include "autograd/kernels/gemm/gemm_quantized.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/matmul.h"
@@ -15,20 +14,21 @@ namespace tapestry {
 
 namespace {
 
-constexpr int64_t kBlock = kernels::kQ8Block;
-constexpr OpName kLinearQ8 = "linear_q8_0";
+constexpr int64_t kNumbers = kernels::kBlockNumbers;
+constexpr OpName kLinear = "linear_quantized";
+constexpr OpName kLinearBackward = "linear_quantized_backward";
 
-void check_width(std::string_view what, int64_t in) {
-  check<ValueError>(in % kBlock == 0, what, ": rows of ", in, " numbers cannot be Q8_0, whose ",
-                    "blocks have ", kBlock);
+void check_width(std::string_view what, int64_t in, BlockFormat format) {
+  check<ValueError>(in % kNumbers == 0, what, ": rows of ", in, " numbers cannot be ",
+                    name_of(format), ", whose blocks have ", kNumbers);
 }
 
 bool is_narrow_enough(DType dtype) {
   return dtype == kFloat32 || dtype == kBFloat16 || dtype == kFloat16;
 }
 
-kernels::Q8Matrix kernel_matrix(const QuantizedMatrix& matrix) {
-  return {matrix.bytes().raw(), matrix.out(), matrix.in()};
+kernels::BlockMatrix kernel_matrix(const QuantizedMatrix& matrix) {
+  return {matrix.format(), matrix.bytes().raw(), matrix.out(), matrix.in()};
 }
 
 /// [rows, width] of x, dense.
@@ -40,13 +40,14 @@ Tensor dense_rows(const Tensor& x) {
 }
 
 /// The bytes are an input, so that whoever observes or lends memory sees them.
-struct LinearQ8 {
-  static constexpr OpName name = kLinearQ8;
+struct LinearQuantized {
+  static constexpr OpName name = kLinear;
+  BlockFormat format;
   SavedTensor bytes = {};
   DType bias_dtype = kFloat32;
 
   Tensor forward(const Tensor& x, const Tensor& bytes_, const Tensor& bias) {
-    const QuantizedMatrix matrix(bytes_);
+    const QuantizedMatrix matrix(bytes_, format);
     if (x.requires_grad()) {
       bytes.save(bytes_);
     }
@@ -64,15 +65,15 @@ struct LinearQ8 {
       copy_values(broadcast_view(bias.to(x.dtype()), shape), y);
     }
     const Tensor rows = dense_rows(x);
-    kernels::gemm_q8_0(x.dtype(), rows.size(0), kernel_matrix(matrix), rows.raw(), matrix.in(),
-                       bias.defined() ? 1 : 0, y.raw(), matrix.out());
+    kernels::gemm_quantized(x.dtype(), rows.size(0), kernel_matrix(matrix), rows.raw(), matrix.in(),
+                            bias.defined() ? 1 : 0, y.raw(), matrix.out());
     return y;
   }
 
   std::array<Tensor, 3> backward(const Tensor& dy, NeedsGrad needs) const {
     std::array<Tensor, 3> out;
     if (needs[0]) {
-      out[0] = linear_q8_0_backward(dy, QuantizedMatrix(bytes.get()));
+      out[0] = linear_quantized_backward(dy, QuantizedMatrix(bytes.get(), format));
     }
     if (needs[2]) {
       Shape leading = dy.shape();
@@ -84,13 +85,14 @@ struct LinearQ8 {
   }
 };
 
-/// dx = dy matrix; its derivative is linear_q8_0 in turn.
-struct LinearQ8Backward {
-  static constexpr OpName name = "linear_q8_0_backward";
+/// dx = dy matrix; its derivative is linear_quantized in turn.
+struct LinearQuantizedBackward {
+  static constexpr OpName name = kLinearBackward;
+  BlockFormat format;
   SavedTensor bytes = {};
 
   Tensor forward(const Tensor& dy, const Tensor& bytes_) {
-    const QuantizedMatrix matrix(bytes_);
+    const QuantizedMatrix matrix(bytes_, format);
     if (dy.requires_grad()) {
       bytes.save(bytes_);
     }
@@ -101,12 +103,12 @@ struct LinearQ8Backward {
     }
     Tensor dx = empty(shape, dy.dtype());
     const Tensor rows = dense_rows(dy);
-    kernels::gemm_q8_0_backward(dy.dtype(), rows.size(0), kernel_matrix(matrix), rows.raw(),
-                                matrix.out(), dx.raw(), matrix.in());
+    kernels::gemm_quantized_backward(dy.dtype(), rows.size(0), kernel_matrix(matrix), rows.raw(),
+                                     matrix.out(), dx.raw(), matrix.in());
     return dx;
   }
   std::array<Tensor, 2> backward(const Tensor& ddx, NeedsGrad /*needs*/) const {
-    return {linear_q8_0(ddx, QuantizedMatrix(bytes.get())), Tensor()};
+    return {linear_quantized(ddx, QuantizedMatrix(bytes.get(), format)), Tensor()};
   }
 };
 
@@ -124,84 +126,93 @@ void check_linear(std::string_view name,
 
 }  // namespace
 
-QuantizedMatrix::QuantizedMatrix(const Tensor& bytes) : bytes_(bytes) {
+QuantizedMatrix::QuantizedMatrix(const Tensor& bytes, BlockFormat format)
+    : bytes_(bytes), format_(format) {
   check_defined("QuantizedMatrix", bytes, "bytes");
-  check<TypeError>(bytes.dtype() == kUInt8, "QuantizedMatrix: blocks of Q8_0 must be uint8, got ",
-                   name_of(bytes.dtype()));
-  check<ValueError>(
-      bytes.dim() == 2 && bytes.is_contiguous() && bytes.size(1) % kernels::kQ8BlockBytes == 0,
-      "QuantizedMatrix: expected contiguous [out, in / 32 * 34] bytes, got ", describe(bytes));
+  check<TypeError>(bytes.dtype() == kUInt8, "QuantizedMatrix: blocks of ", name_of(format),
+                   " must be uint8, got ", name_of(bytes.dtype()));
+  check<ValueError>(bytes.dim() == 2 && bytes.is_contiguous() &&
+                        bytes.size(1) % kernels::block_bytes(format) == 0,
+                    "QuantizedMatrix: expected contiguous [out, in / 32 * ",
+                    kernels::block_bytes(format), "] bytes of ", name_of(format), ", got ",
+                    describe(bytes));
 }
 
-QuantizedMatrix::QuantizedMatrix(int64_t out, int64_t in) {
-  check_width("QuantizedMatrix", in);
-  bytes_ = zeros({out, kernels::q8_0_row_bytes(in)}, kUInt8);
+QuantizedMatrix::QuantizedMatrix(int64_t out, int64_t in, BlockFormat format) : format_(format) {
+  check_width("QuantizedMatrix", in, format);
+  bytes_ = zeros({out, kernels::block_row_bytes(format, in)}, kUInt8);
 }
 
-int64_t QuantizedMatrix::in() const { return bytes_.size(1) / kernels::kQ8BlockBytes * kBlock; }
+int64_t QuantizedMatrix::in() const {
+  return bytes_.size(1) / kernels::block_bytes(format_) * kNumbers;
+}
 
 QuantizedMatrix QuantizedMatrix::rows(int64_t begin, int64_t end) const {
   check<ValueError>(begin >= 0 && begin <= end && end <= out(), "QuantizedMatrix: no rows [", begin,
                     ", ", end, ") of ", out());
-  return QuantizedMatrix(bytes_.slice(0, begin, end));
+  return {bytes_.slice(0, begin, end), format_};
 }
 
-QuantizedMatrix quantize_q8_0(const Tensor& values) {
-  check_defined("quantize_q8_0", values, "values");
-  check<TypeError>(is_narrow_enough(values.dtype()), "quantize_q8_0: not defined for ",
+QuantizedMatrix quantize(const Tensor& values, BlockFormat format) {
+  check_defined("quantize", values, "values");
+  check<TypeError>(is_narrow_enough(values.dtype()), "quantize: not defined for ",
                    name_of(values.dtype()));
-  check<ValueError>(values.dim() == 2, "quantize_q8_0: needs [out, in], got ", values.shape());
-  check_width("quantize_q8_0", values.size(1));
-  QuantizedMatrix matrix(empty({values.size(0), kernels::q8_0_row_bytes(values.size(1))}, kUInt8));
-  quantize_q8_0_into(values, matrix, 0);
+  check<ValueError>(values.dim() == 2, "quantize: needs [out, in], got ", values.shape());
+  check_width("quantize", values.size(1), format);
+  const QuantizedMatrix matrix(
+      empty({values.size(0), kernels::block_row_bytes(format, values.size(1))}, kUInt8), format);
+  quantize_into(values, matrix, 0);
   return matrix;
 }
 
-void quantize_q8_0_into(const Tensor& values, const QuantizedMatrix& matrix, int64_t first_row) {
-  check_defined("quantize_q8_0", values, "values", matrix.bytes(), "matrix");
-  check<TypeError>(is_narrow_enough(values.dtype()), "quantize_q8_0: not defined for ",
+void quantize_into(const Tensor& values, const QuantizedMatrix& matrix, int64_t first_row) {
+  check_defined("quantize", values, "values", matrix.bytes(), "matrix");
+  check<TypeError>(is_narrow_enough(values.dtype()), "quantize: not defined for ",
                    name_of(values.dtype()));
   check<ValueError>(values.dim() == 2 && values.size(1) == matrix.in() && first_row >= 0 &&
                         first_row + values.size(0) <= matrix.out(),
-                    "quantize_q8_0: ", values.shape(), " are no rows from ", first_row, " on of [",
+                    "quantize: ", values.shape(), " are no rows from ", first_row, " on of [",
                     matrix.out(), ", ", matrix.in(), "]");
   const Tensor rows = values.size(1) > 1 && values.strides()[1] != 1 ? dense_copy(values) : values;
+  const BlockFormat format = matrix.format();
   const Tensor bytes = matrix.bytes();
   auto* const out =
-      static_cast<char*>(bytes.raw()) + first_row * kernels::q8_0_row_bytes(matrix.in());
-  const bool good = kernels::encode_q8_0(rows.dtype(), rows.size(0), rows.size(1), rows.raw(),
-                                         rows.strides()[0], out);
+      static_cast<char*>(bytes.raw()) + first_row * kernels::block_row_bytes(format, matrix.in());
+  const bool good = kernels::encode_blocks(format, rows.dtype(), rows.size(0), rows.size(1),
+                                           rows.raw(), rows.strides()[0], out);
   bytes.bump_version();
-  check<ValueError>(good, "quantize_q8_0: a number of ", describe(values),
-                    " is not finite, or too large for the float16 scale of its block (8 million)");
+  check<ValueError>(good, "quantize: a number of ", describe(values),
+                    " is not finite, or too large for the float16 scale of its block of ",
+                    name_of(format), format == BlockFormat::kQ8_0 ? " (8 million)" : " (500,000)");
 }
 
 Tensor dequantize(const QuantizedMatrix& matrix, DType dtype) {
   check<ValueError>(matrix.defined(), "dequantize: the matrix is undefined");
   check<TypeError>(is_narrow_enough(dtype), "dequantize: not defined for ", name_of(dtype));
   Tensor out = empty({matrix.out(), matrix.in()}, dtype);
-  kernels::decode_q8_0(dtype, matrix.out(), matrix.in(), matrix.bytes().raw(),
-                       kernels::q8_0_row_bytes(matrix.in()), out.raw(), matrix.in());
+  kernels::decode_blocks(matrix.format(), dtype, matrix.out(), matrix.in(), matrix.bytes().raw(),
+                         kernels::block_row_bytes(matrix.format(), matrix.in()), out.raw(),
+                         matrix.in());
   return out;
 }
 
-Tensor linear_q8_0(const Tensor& x, const QuantizedMatrix& matrix, const Tensor& bias) {
-  check_defined("linear_q8_0", x, "x");
-  check_linear(kLinearQ8, x, matrix, matrix.defined() ? matrix.in() : 0);
+Tensor linear_quantized(const Tensor& x, const QuantizedMatrix& matrix, const Tensor& bias) {
+  check_defined(kLinear, x, "x");
+  check_linear(kLinear, x, matrix, matrix.defined() ? matrix.in() : 0);
   if (bias.defined()) {
-    check<TypeError>(bias.dtype() == x.dtype() || bias.dtype() == kFloat32, kLinearQ8,
+    check<TypeError>(bias.dtype() == x.dtype() || bias.dtype() == kFloat32, kLinear,
                      ": bias must be ", name_of(x.dtype()), " or float32, it is ",
                      name_of(bias.dtype()));
-    check<ValueError>(bias.shape() == Shape{matrix.out()}, kLinearQ8, ": bias ", bias.shape(),
+    check<ValueError>(bias.shape() == Shape{matrix.out()}, kLinear, ": bias ", bias.shape(),
                       " must have one entry per row of [", matrix.out(), ", ", matrix.in(), "]");
   }
-  return apply_op(LinearQ8{}, x, matrix.bytes(), bias);
+  return apply_op(LinearQuantized{matrix.format()}, x, matrix.bytes(), bias);
 }
 
-Tensor linear_q8_0_backward(const Tensor& dy, const QuantizedMatrix& matrix) {
-  check_defined("linear_q8_0_backward", dy, "dy");
-  check_linear("linear_q8_0_backward", dy, matrix, matrix.defined() ? matrix.out() : 0);
-  return apply_op(LinearQ8Backward{}, dy, matrix.bytes());
+Tensor linear_quantized_backward(const Tensor& dy, const QuantizedMatrix& matrix) {
+  check_defined(kLinearBackward, dy, "dy");
+  check_linear(kLinearBackward, dy, matrix, matrix.defined() ? matrix.out() : 0);
+  return apply_op(LinearQuantizedBackward{matrix.format()}, dy, matrix.bytes());
 }
 
 }  // namespace tapestry

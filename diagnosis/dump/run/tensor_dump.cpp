@@ -15,6 +15,7 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/parameter_ranks.h"
 #include "parallel_core/random.h"
+#include "parallel_core/transformer/activation_recorder.h"
 
 namespace tapestry {
 
@@ -313,7 +314,8 @@ void TensorDump::value_made(const ObservedValue& value) {
                         name.ends_with(".value");
   entry.op_name = kGradients + name;
   entry.pass = "backward";
-  if (of_group && get_tensor_model_parallel_world_size() > config_.model_config.num_query_groups) {
+  if (of_group && get_tensor_model_parallel_world_size() >
+                      num_query_groups(config_.model_config, layer_of_value(name))) {
     entry.state = dump::TensorState::kPartial;
   }
   watch_gradient(value.goes_on, std::move(entry));

@@ -16,6 +16,7 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/random.h"
 #include "parallel_core/training/log/logging.h"
+#include "parallel_core/transformer/activation_recorder.h"
 
 namespace tapestry {
 
@@ -37,16 +38,17 @@ struct InjectedValue {
   }
 };
 
-// Names of the gradient, the likelier one first.
+// Names of the gradient: its own, else that of what was added last, which has the same one.
 std::vector<std::string> gradient_names(const std::string& name) {
-  std::vector<std::string> names;
+  std::vector<std::string> names = {kGradients + name};
   for (const auto& [sum, block] :
-       {std::pair{".output", ".mlp"}, std::pair{".attention_residual", ".attention"}}) {
+       {std::pair{".output", ".per_layer"}, std::pair{".output", ".mlp"},
+        std::pair{".per_layer_residual", ".per_layer"}, std::pair{".mlp_residual", ".mlp"},
+        std::pair{".attention_residual", ".attention"}}) {
     if (name.ends_with(sum)) {
       names.push_back(kGradients + name.substr(0, name.size() - std::string(sum).size()) + block);
     }
   }
-  names.push_back(kGradients + name);
   return names;
 }
 
@@ -54,8 +56,8 @@ std::vector<std::string> gradient_names(const std::string& name) {
 int64_t shares_of_gradient(const std::string& name, const AllConfig& config) {
   for (const char* end : {".k", ".v", ".key", ".value"}) {
     if (name.ends_with(end)) {
-      return std::max<int64_t>(
-          1, get_tensor_model_parallel_world_size() / config.model_config.num_query_groups);
+      return std::max<int64_t>(1, get_tensor_model_parallel_world_size() /
+                                      num_query_groups(config.model_config, layer_of_value(name)));
     }
   }
   return 1;

@@ -13,6 +13,7 @@ namespace {
 
 constexpr const char* kHeads = "model_config.num_attention_heads";
 constexpr const char* kGroups = "model_config.num_query_groups";
+constexpr const char* kGroupsOfFull = "model_config.full_attention_num_query_groups";
 constexpr const char* kHidden = "model_config.hidden_size";
 constexpr const char* kSeq = "model_config.seq_length";
 constexpr const char* kCp = "parallel_config.context_parallel_size";
@@ -194,8 +195,10 @@ void resolve_positions(Resolution& r) {
   constexpr const char* kPercent = "model_config.rotary_config.rotary_percent";
   if (model.kv_channels && r.sound({kType, kPercent, "model_config.kv_channels"}) &&
       model.position_embedding_type == "rope") {
-    const auto rotated = static_cast<int64_t>(static_cast<double>(*model.kv_channels) *
-                                              model.rotary_config.rotary_percent);
+    const bool proportional = model.rotary_config.rope_type == "proportional";
+    const auto rotated =
+        static_cast<int64_t>(static_cast<double>(*model.kv_channels) *
+                             (proportional ? 1.0 : model.rotary_config.rotary_percent));
     if (rotated < 2 || rotated % 2 != 0) {
       r.error(r.given(kPercent) ? kPercent : kHeads,
               concat("rotary_percent ", number_text(model.rotary_config.rotary_percent), " of ",
@@ -350,6 +353,37 @@ void check_layers(Resolution& r, const char* key) {
   }
 }
 
+// A layer with the keys and values of another needs that one in its chunk, whose forward pass has
+// them.
+void check_shared_keys(Resolution& r, const char* key) {
+  const TransformerConfig& model = r.config().model_config;
+  if (model.num_kv_shared_layers == 0 ||
+      !r.sound({key, "model_config.num_kv_shared_layers", "model_config.layer_types",
+                "model_config.sliding_window_pattern", "model_config.window_size"})) {
+    return;
+  }
+  int64_t earliest = model.num_layers;
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    earliest = std::min(earliest, keys_from(model, layer).value_or(earliest));
+  }
+  for (const std::vector<LayerRange>& row :
+       layer_ranges(model.num_layers, r.config().parallel_config)) {
+    for (const LayerRange& range : row) {
+      for (int64_t layer = range.first; layer < range.first + range.count; ++layer) {
+        const std::optional<int64_t> source = keys_from(model, layer);
+        if (source && *source < range.first) {
+          r.error(key, concat("parts layer ", layer, " from layer ", *source,
+                              ", whose keys and values it has (num_kv_shared_layers ",
+                              model.num_kv_shared_layers,
+                              "); give parallel_config.num_layer_list with layers ", earliest,
+                              " to ", model.num_layers - 1, " on the last stage"));
+          return;
+        }
+      }
+    }
+  }
+}
+
 void check_layout(Resolution& r) {
   const auto& parallel = r.config().parallel_config;
   const auto& model = r.config().model_config;
@@ -378,6 +412,7 @@ void check_layout(Resolution& r) {
     r.error(kOffset, "num_layer_list and offset both give the layers of a stage; keep one");
   } else if (r.sound({kPp, kVpp, kList, kOffset, "model_config.num_layers"})) {
     check_layers(r, parallel.num_layer_list ? kList : parallel.offset ? kOffset : kPp);
+    check_shared_keys(r, parallel.num_layer_list ? kList : parallel.offset ? kOffset : kPp);
   }
   if (pp > 1 && r.config().optimizer_config.optimizer_in_backward) {
     r.error("optimizer_config.optimizer_in_backward",
@@ -397,6 +432,11 @@ void check_layout(Resolution& r) {
         tp % groups != 0) {
       r.error(kGroups, concat(groups, " and tensor_model_parallel_size ", tp,
                               ": neither divides the other"));
+    }
+    const int64_t full_groups = model.full_attention_num_query_groups.value_or(groups);
+    if (r.sound({kGroupsOfFull, kHeads}) && full_groups % tp != 0 && tp % full_groups != 0) {
+      r.error(kGroupsOfFull, concat(full_groups, " and tensor_model_parallel_size ", tp,
+                                    ": neither divides the other"));
     }
     divides("model_config.ffn_hidden_size", model.ffn_hidden_size);
     if (parallel.sequence_parallel) {

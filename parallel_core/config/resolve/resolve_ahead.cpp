@@ -53,6 +53,12 @@ void resolve_ahead(Resolution& r) {
   refuse(kNorm, model.embedding_norm,
          "embedding_norm is True, and the embeddings of tokens ahead have a norm of their own; "
          "leave embedding_norm out");
+  refuse("model_config.num_kv_shared_layers", model.num_kv_shared_layers > 0,
+         "num_kv_shared_layers is above 0, and the last layer, which those ahead are like, has no "
+         "keys of its own; set mtp_num_layers: 0");
+  refuse("model_config.per_layer_embedding_size", model.per_layer_embedding_size > 0,
+         "per_layer_embedding_size is above 0, and the table has no columns for layers ahead; set "
+         "mtp_num_layers: 0");
   refuse(kUpcycle, config.moe_config.upcycle_from.has_value(),
          "a mixture is made of a dense model (moe_config.upcycle_from), which is read without such "
          "layers; start from the mixture's own weights, or set mtp_num_layers: 0");

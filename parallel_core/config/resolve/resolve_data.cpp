@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <string>
 
+#include "autograd/io/packed_folder.h"
 #include "parallel_core/config/resolve/resolve.h"
 #include "parallel_core/config/schema/schema.h"
 
@@ -46,10 +47,8 @@ void resolve_data_source(Resolution& r) {
 
 // Files that the tokenizer `huggingface` is read from.
 bool has_huggingface_tokenizer(const std::string& folder) {
-  namespace fs = std::filesystem;
-  const fs::path path = folder;
-  return fs::exists(path / "tokenizer.json") ||
-         (fs::exists(path / "vocab.json") && fs::exists(path / "merges.txt"));
+  return path_exists(folder + "/tokenizer.json") ||
+         (path_exists(folder + "/vocab.json") && path_exists(folder + "/merges.txt"));
 }
 
 // Data that are there already say themselves what they were made with.
@@ -61,8 +60,7 @@ bool makes_tokens(const DatasetConfig& data) {
 void take_pieces_of_folder(Resolution& r, const std::string& folder) {
   auto& data = r.config().dataset_config;
   const std::string pieces = folder + "/tokenizer.model";
-  if (makes_tokens(data) && data.tokenizer_type == "sentencepiece" &&
-      std::filesystem::exists(pieces)) {
+  if (makes_tokens(data) && data.tokenizer_type == "sentencepiece" && path_exists(pieces)) {
     data.tokenizer_model = pieces;
     r.derived("dataset_config.tokenizer_model", "model_config.from_hf");
   }
@@ -83,7 +81,7 @@ void take_tokenizer_of_folder(Resolution& r) {
     return;
   }
   if (!r.given(kType)) {
-    const bool has_pieces = std::filesystem::exists(*from_hf + "/tokenizer.model");
+    const bool has_pieces = path_exists(*from_hf + "/tokenizer.model");
     if (has_pieces && (data.data_path || data.train_data_path)) {
       return;
     }

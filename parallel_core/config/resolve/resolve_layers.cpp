@@ -1,5 +1,6 @@
 // Where layers differ from each other, and where their norms stand.
 #include <algorithm>
+#include <utility>
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/resolve/resolve.h"
@@ -17,6 +18,11 @@ constexpr const char* kRotated = "model_config.no_rope_layers";
 constexpr const char* kPositions = "model_config.position_embedding_type";
 constexpr const char* kSlidingBase = "model_config.rotary_config.sliding_rotary_base";
 constexpr const char* kPlacement = "model_config.norm_placement";
+constexpr const char* kFullChannels = "model_config.full_attention_kv_channels";
+constexpr const char* kFullGroups = "model_config.full_attention_num_query_groups";
+constexpr const char* kFullValues = "model_config.full_attention_value_is_key";
+constexpr const char* kShared = "model_config.num_kv_shared_layers";
+constexpr const char* kPerLayer = "model_config.per_layer_embedding_size";
 constexpr const char* kSandwich = "model_config.use_sandwich_norm";
 constexpr const char* kPostResidual = "model_config.apply_residual_connection_post_norm";
 
@@ -68,8 +74,177 @@ void resolve_kinds(Resolution& r) {
     r.idle(kWindow, "without layers of the kind sliding_attention");
     model.window_size.reset();
   }
-  if (sliding == 0 || sliding == model.num_layers) {
+  const bool own_sizes = model.full_attention_kv_channels ||
+                         model.full_attention_num_query_groups || model.full_attention_value_is_key;
+  if (!has_recurrent_layers(model) &&
+      ((sliding == 0 && !own_sizes) || sliding == model.num_layers)) {
     model.layer_types.reset();  // all alike
+  }
+}
+
+// What layers of the kind full_attention have for themselves.
+void resolve_full_attention(Resolution& r) {
+  TransformerConfig& model = r.config().model_config;
+  if (!r.sound({kTypes, kPattern, kLayers, kWindow})) {
+    return;
+  }
+  const bool has_kind =
+      model.layer_types &&
+      std::count(model.layer_types->begin(), model.layer_types->end(), "full_attention") > 0;
+  if (!has_kind) {
+    for (const char* key : {kFullChannels, kFullGroups, kFullValues}) {
+      r.idle(key, "without layer_types that have layers of the kind full_attention");
+    }
+    model.full_attention_kv_channels.reset();
+    model.full_attention_num_query_groups.reset();
+    model.full_attention_value_is_key = false;
+    return;
+  }
+  const int64_t groups = model.full_attention_num_query_groups.value_or(1);
+  if (r.sound({kFullGroups, "model_config.num_attention_heads"}) &&
+      model.num_attention_heads % groups != 0) {
+    r.error(kFullGroups,
+            concat(groups, " does not divide num_attention_heads ", model.num_attention_heads));
+  }
+  if (r.sound({kFullChannels, kPositions}) && model.position_embedding_type == "rope" &&
+      model.full_attention_kv_channels) {
+    const double share =
+        model.rotary_config.rope_type == "proportional" ? 1 : model.rotary_config.rotary_percent;
+    const auto rotated =
+        static_cast<int64_t>(static_cast<double>(*model.full_attention_kv_channels) * share);
+    if (rotated < 2 || rotated % 2 != 0) {
+      r.error(kFullChannels,
+              concat(*model.full_attention_kv_channels, " channels a head give ", rotated,
+                     " rotated channels; an even number above 0 is needed"));
+    }
+  }
+}
+
+// Layers with the keys and values of others.
+void resolve_shared_keys(Resolution& r) {
+  const TransformerConfig& model = r.config().model_config;
+  constexpr const char* kWide = "model_config.use_double_wide_mlp";
+  if (!r.sound({kShared, kTypes, kPattern, kLayers, kWindow})) {
+    return;
+  }
+  if (model.num_kv_shared_layers == 0) {
+    r.idle(kWide, "without num_kv_shared_layers");
+    return;
+  }
+  if (model.num_kv_shared_layers >= model.num_layers) {
+    r.error(kShared, concat("is ", model.num_kv_shared_layers, " of ", model.num_layers,
+                            " layers; some must have keys and values of their own"));
+    return;
+  }
+  for (int64_t layer = model.num_layers - model.num_kv_shared_layers; layer < model.num_layers;
+       ++layer) {
+    if (mixer_kind(model, layer) == MixerKind::kAttention && !keys_from(model, layer)) {
+      r.error(kShared,
+              concat("is ", model.num_kv_shared_layers, ", but before these no layer is of ",
+                     "the kind ", model.layer_types->at(static_cast<size_t>(layer)), ", as layer ",
+                     layer, " is, whose keys and values it could have"));
+      return;
+    }
+  }
+}
+
+void resolve_per_layer_embeddings(Resolution& r) {
+  const TransformerConfig& model = r.config().model_config;
+  constexpr const char* kRows = "model_config.per_layer_vocab_size";
+  constexpr const char* kVocabulary = "model_config.vocab_size";
+  if (!r.sound({kPerLayer, kRows, kVocabulary})) {
+    return;
+  }
+  if (model.per_layer_embedding_size == 0) {
+    r.idle(kRows, "without per_layer_embedding_size");
+  } else if (per_layer_vocab_size(model) < model.vocab_size) {
+    r.error(kRows, concat("is ", per_layer_vocab_size(model), ", less than vocab_size ",
+                          model.vocab_size, ": the last tokens would have no row"));
+  }
+}
+
+// What multi-latent attention cannot have of these.
+void check_latent(Resolution& r) {
+  const TransformerConfig& model = r.config().model_config;
+  if (!r.sound({"model_config.multi_latent_attention"}) || !model.multi_latent_attention) {
+    return;
+  }
+  for (const auto& [key, given] :
+       {std::pair{kFullChannels, model.full_attention_kv_channels.has_value()},
+        std::pair{kFullGroups, model.full_attention_num_query_groups.has_value()},
+        std::pair{kFullValues, model.full_attention_value_is_key},
+        std::pair{kShared, model.num_kv_shared_layers > 0},
+        std::pair{"model_config.v_layernorm", model.v_layernorm}}) {
+    if (given && r.sound({key})) {
+      r.error(key, "is not built with multi_latent_attention; leave it out");
+    }
+  }
+}
+
+// A multiple of the other key's value.
+void check_multiple(Resolution& r, const char* key, int64_t value, const char* of, int64_t unit) {
+  if (value % unit != 0) {
+    r.error(concat("model_config.", key),
+            concat("is ", value, ", but must be a multiple of ", of, " = ", unit));
+  }
+}
+
+// What layers without attention need; their keys say nothing without such layers.
+void resolve_mixers(Resolution& r) {
+  TransformerConfig& model = r.config().model_config;
+  if (!r.sound({kTypes, kLayers})) {
+    return;
+  }
+  const auto idle_keys = [&](MixerKind kind, const char* type,
+                             std::initializer_list<const char*> keys) {
+    for (const char* key : keys) {
+      if (!has_mixer(model, kind)) {
+        r.idle(concat("model_config.", key), concat("without layers of the kind ", type));
+      }
+    }
+  };
+  idle_keys(MixerKind::kGatedDelta, "linear_attention",
+            {"linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
+             "linear_value_head_dim", "linear_conv_kernel_dim", "linear_allow_neg_eigval",
+             "linear_norm_epsilon"});
+  idle_keys(MixerKind::kShortConv, "conv", {"short_conv_kernel_dim", "short_conv_has_bias"});
+  idle_keys(MixerKind::kMamba, "mamba",
+            {"mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim",
+             "mamba_conv_kernel_dim", "mamba_conv_has_bias", "mamba_proj_has_bias",
+             "mamba_time_step_limit"});
+  idle_keys(MixerKind::kAttention, "full_attention", {"attention_output_gate"});
+  constexpr const char* kMixerPlacement = "model_config.mixer_norm_placement";
+  if (!has_recurrent_layers(model)) {
+    r.idle(kMixerPlacement, "without layers of the kinds linear_attention, conv and mamba");
+    model.mixer_norm_placement.reset();
+    return;
+  }
+  constexpr const char* kMask = "model_config.encoder_attn_mask_type";
+  if (r.sound({kMask}) && model.encoder_attn_mask_type == "padding") {
+    r.error(kMask,
+            "is padding, but layers of the kinds linear_attention, conv and mamba see all "
+            "tokens before their own: a mask cannot hide any; use causal");
+  }
+  if (model.apply_residual_connection_post_norm && model.mixer_norm_placement == "post") {
+    r.error(kPostResidual,
+            "takes the residual from the norm before a block, which "
+            "mixer_norm_placement: post has not; leave this key out");
+  }
+  if (has_mixer(model, MixerKind::kGatedDelta) &&
+      r.sound({"model_config.linear_num_value_heads", "model_config.linear_num_key_heads"})) {
+    check_multiple(r, "linear_num_value_heads", model.linear_attention.num_value_heads,
+                   "linear_num_key_heads", model.linear_attention.num_key_heads);
+  }
+  if (has_mixer(model, MixerKind::kMamba) &&
+      r.sound({"model_config.mamba_num_heads", "model_config.mamba_head_dim",
+               "model_config.mamba_num_groups", "model_config.hidden_size"})) {
+    MambaConfig& mamba = model.mamba;
+    if (!mamba.num_heads) {
+      check_multiple(r, "hidden_size", 2 * model.hidden_size, "mamba_head_dim", mamba.head_dim);
+      mamba.num_heads = std::max<int64_t>(2 * model.hidden_size / mamba.head_dim, 1);
+      r.derived("model_config.mamba_num_heads", "model_config.hidden_size");
+    }
+    check_multiple(r, "mamba_num_heads", *mamba.num_heads, "mamba_num_groups", mamba.num_groups);
   }
 }
 
@@ -126,7 +301,7 @@ void resolve_placement(Resolution& r) {
   }
   for (const char* key :
        {"model_config.attn_post_norm_scale", "model_config.ffn_post_norm_scale"}) {
-    if (!norms_outputs(model)) {
+    if (r.sound({kTypes, kLayers}) && !norms_outputs_somewhere(model)) {
       r.idle(key, concat("with norm_placement ", model.norm_placement));
     }
   }
@@ -180,6 +355,11 @@ void resolve_temperature(Resolution& r) {
 void resolve_layers(Resolution& r) {
   resolve_pattern(r);
   resolve_kinds(r);
+  resolve_full_attention(r);
+  resolve_shared_keys(r);
+  resolve_per_layer_embeddings(r);
+  check_latent(r);
+  resolve_mixers(r);
   resolve_rotated(r);
   resolve_sliding_base(r);
   resolve_placement(r);

@@ -339,6 +339,33 @@ void check_shared(Resolution& r) {
   }
 }
 
+// Experts and a dense MLP in one layer.
+void check_beside_dense(Resolution& r) {
+  constexpr const char* kBeside = "moe_config.moe_beside_dense";
+  const AllConfig& config = r.config();
+  if (!r.sound({kBeside}) || !config.moe_config.moe_beside_dense) {
+    return;
+  }
+  const auto needs = [&](const char* key, bool holds, const char* message) {
+    if (r.sound({key}) && !holds) {
+      r.error(kBeside, concat("is True, ", message));
+    }
+  };
+  needs("model_config.norm_placement", config.model_config.norm_placement == "sandwich",
+        "which needs norm_placement: sandwich: the branches have norms on both sides");
+  needs("model_config.normalization", config.model_config.normalization == "RMSNorm",
+        "which needs normalization: RMSNorm, as the router has");
+  needs(
+      kShared, !config.moe_config.moe_shared_expert_intermediate_size,
+      "but moe_shared_expert_intermediate_size names a second MLP that every token sees; keep one");
+  needs(kUpcycle, !config.moe_config.upcycle_from,
+        "but upcycle_from makes experts in place of the dense MLP; keep one");
+  needs("model_config.apply_residual_connection_post_norm",
+        !config.model_config.apply_residual_connection_post_norm,
+        "but apply_residual_connection_post_norm takes the residual from one norm, and there are "
+        "two; leave it out");
+}
+
 void check_experts_layout(Resolution& r) {
   const MoEConfig& moe = r.config().moe_config;
   const ModelParallelConfig& parallel = r.config().parallel_config;
@@ -453,6 +480,7 @@ void resolve_moe(Resolution& r) {
   check_capacity(r);
   check_layers(r);
   check_shared(r);
+  check_beside_dense(r);
   check_experts_layout(r);
   check_start(r);
   if (moe.moe_router_force_load_balancing) {

@@ -84,8 +84,8 @@ void resolve_rotary(Resolution& r) {
   const TransformerConfig& model = r.config().model_config;
   const RotaryConfig& rotary = model.rotary_config;
   note_unread(r);
-  if (rotary.rope_type == "default") {
-    return;
+  if (rotary.rope_type == "default" || rotary.rope_type == "proportional") {
+    return;  // whose frequencies may all be divided
   }
   const std::string linear = kSection + "seq_len_interpolation_factor";
   if (r.sound({linear.c_str()}) && rotary.seq_len_interpolation_factor.value_or(1.0) != 1.0) {

@@ -57,9 +57,11 @@ constexpr Key kKeys[] = {
             "out, A starts random and B zero."},
     {.name = "base_dtype",
      .field = f<&L::base_dtype>,
-     .check = one_of("params_dtype|q8_0"),
-     .doc = "Type of the frozen matrices of attention and MLP: `params_dtype`, or blocks of 32 "
-            "numbers of 8 bits with a scale (`q8_0`), which take about half of bfloat16's memory."},
+     .check = one_of("params_dtype|q8_0|q4_0"),
+     .doc =
+         "Type of the frozen matrices of attention, MLP and experts: `params_dtype`, or blocks of "
+         "32 numbers of 8 bits (`q8_0`) or of 4 bits (`q4_0`) with a scale, which take about a "
+         "half or 0.28 of bfloat16's memory."},
 };
 
 }  // namespace

@@ -8,6 +8,9 @@ namespace {
 using M = TransformerConfig;
 using R = RotaryConfig;
 using F = FlashAttentionConfig;
+using L = LinearAttentionConfig;
+using C = ShortConvConfig;
+using S = MambaConfig;
 template <auto... Path>
 constexpr Field f = field_of<&AllConfig::model_config, Path...>();
 
@@ -26,14 +29,26 @@ std::string check_window(const Value& value) {
   return {};
 }
 
+constexpr std::string_view kLayerTypes =
+    "full_attention, sliding_attention, linear_attention, conv or mamba";
+
 std::string check_layer_types(const Value& value) {
   for (const Value& kind : value.as<Value::List>()) {
     const auto& name = kind.as<std::string>();
-    if (name != "full_attention" && name != "sliding_attention") {
-      return "must be full_attention or sliding_attention for each layer, got " + to_yaml(kind);
+    const bool known = name == "full_attention" || name == "sliding_attention" ||
+                       mixer_kind(name) != MixerKind::kAttention;
+    if (!known) {
+      return concat("must be ", kLayerTypes, " for each layer, got ", to_yaml(kind));
     }
   }
   return value.as<Value::List>().empty() ? "must have a kind for each layer, got []" : "";
+}
+
+std::string check_time_step_limit(const Value& value) {
+  const auto& list = value.as<Value::List>();
+  const bool ascends =
+      list.size() == 2 && list[0].as<double>() >= 0 && list[0].as<double>() < list[1].as<double>();
+  return ascends ? "" : "must be [least, most] with 0 <= least < most, got " + to_yaml(value);
 }
 
 std::string check_rotated_layers(const Value& value) {
@@ -142,6 +157,59 @@ constexpr Key kKeys[] = {
      .check = kSize,
      .default_text = "32; num_attention_heads without `group_query_attention`",
      .doc = "Key/value heads; divides `num_attention_heads`."},
+    {.name = "full_attention_kv_channels",
+     .field = f<&M::full_attention_kv_channels>,
+     .form = Form::kDecided,
+     .check = kSize,
+     .aliases = "global_head_dim",
+     .default_text = "kv_channels",
+     .doc = "Size of one head in layers of the kind `full_attention`, as in Gemma 4. Has no effect "
+            "without `layer_types`."},
+    {.name = "full_attention_num_query_groups",
+     .field = f<&M::full_attention_num_query_groups>,
+     .form = Form::kDecided,
+     .check = kSize,
+     .aliases = "num_global_key_value_heads",
+     .default_text = "num_query_groups",
+     .doc = "Key/value heads in layers of the kind `full_attention`; divides "
+            "`num_attention_heads`."},
+    {.name = "full_attention_value_is_key",
+     .field = f<&M::full_attention_value_is_key>,
+     .form = Form::kDecided,
+     .doc = "Layers of the kind `full_attention` have no matrix that makes values: what makes keys "
+            "makes them too, before norm and rotation."},
+    {.name = "num_kv_shared_layers",
+     .field = f<&M::num_kv_shared_layers>,
+     .form = Form::kDecided,
+     .check = at_least(0),
+     .doc = "The last so many layers make no keys and values but use those of the last layer "
+            "before them that is of their kind, normed and rotated, as in Gemma 3n and 4. Both "
+            "must lie on one pipeline stage."},
+    {.name = "use_double_wide_mlp",
+     .field = f<&M::use_double_wide_mlp>,
+     .form = Form::kDecided,
+     .doc = "The MLP of `num_kv_shared_layers` is 2 `ffn_hidden_size` wide."},
+    {.name = "per_layer_embedding_size",
+     .field = f<&M::per_layer_embedding_size>,
+     .form = Form::kDecided,
+     .check = at_least(0),
+     .aliases = "hidden_size_per_layer_input",
+     .doc = "Width p of a second embedding e of each token for each layer, as in Gemma 3n and 4. "
+            "Behind the MLP norm(W_p (gelu(W_g z) * e)) is added to the sum z. e is, divided by "
+            "the root of 2, a row of a table plus a normed product with the first embedding. 0: "
+            "none."},
+    {.name = "per_layer_vocab_size",
+     .field = f<&M::per_layer_vocab_size>,
+     .form = Form::kDecided,
+     .check = kSize,
+     .aliases = "vocab_size_per_layer_input",
+     .default_text = "vocab_size",
+     .doc = "Rows of that table; at least `vocab_size`."},
+    {.name = "layer_scalar",
+     .field = f<&M::layer_scalar>,
+     .form = Form::kDecided,
+     .doc = "Multiply what a layer gives by a number of the layer, which files hold and training "
+            "leaves alone; 1 in new models. As in Gemma 4."},
     {.name = "position_embedding_type",
      .field = f<&M::position_embedding_type>,
      .form = Form::kTold,
@@ -199,13 +267,15 @@ constexpr Key kKeys[] = {
     {.name = "rotary_config.rope_type",
      .field = f<&M::rotary_config, &R::rope_type>,
      .form = Form::kTold,
-     .check = one_of("default|llama3|yarn|longrope|dynamic"),
+     .check = one_of("default|llama3|yarn|longrope|dynamic|proportional"),
      .value_aliases = "su=longrope",
      .doc = "How a model is used on longer texts than it was first trained on. `llama3`: low "
             "frequencies are divided, as in Llama 3.1 and later. `yarn`: the same with a ramp, and "
             "queries and keys become a little longer. `longrope`: each frequency has its own "
             "divisor, one for short texts and one for long ones. `dynamic`: the base grows with "
-            "the text."},
+            "the text. `proportional`: `rotary_percent` is the share of the pairs that turn, with "
+            "frequencies as if all did, and the others stand still, as in Gemma 4; layers with "
+            "`sliding_rotary_base` turn whole heads."},
     {.name = "rotary_config.rope_scaling_factor",
      .field = f<&M::rotary_config, &R::rope_scaling_factor>,
      .form = Form::kTold,
@@ -313,6 +383,13 @@ constexpr Key kKeys[] = {
             "it is added (post, OLMo 2), or of both (sandwich, Gemma). parallel: attention and MLP "
             "read the same sum, each through its norm (Pythia); parallel_one_norm: through one and "
             "the same (Cohere)."},
+    {.name = "mixer_norm_placement",
+     .field = f<&M::mixer_norm_placement>,
+     .form = Form::kDecided,
+     .check = one_of("pre|post|sandwich"),
+     .default_text = "norm_placement",
+     .doc = "`norm_placement` of the layers without attention (`layer_types`), where they differ, "
+            "as in OLMo Hybrid."},
     {.name = "hidden_act",
      .field = f<&M::hidden_act>,
      .form = Form::kTold,
@@ -439,10 +516,14 @@ constexpr Key kKeys[] = {
     {.name = "layer_types",
      .field = f<&M::layer_types>,
      .form = Form::kDecided,
-     .check = satisfies(check_layer_types, "full_attention or sliding_attention, for each layer"),
+     .check = satisfies(check_layer_types,
+                        "full_attention, sliding_attention, linear_attention, conv or mamba, for "
+                        "each layer"),
      .doc = "Kind of each layer: `sliding_attention` sees the tokens of `window_size` alone, "
-            "`full_attention` all tokens before its own. One kind stands for all layers. null: all "
-            "layers have the window, if there is one."},
+            "`full_attention` all tokens before its own. The others have no attention but a state "
+            "that goes from token to token: `linear_attention` a gated delta net, `conv` a gated "
+            "short convolution, `mamba` a Mamba-2 layer. One kind stands for all layers. null: "
+            "all layers have attention, with the window if there is one."},
     {.name = "sliding_window_pattern",
      .field = f<&M::sliding_window_pattern>,
      .check = kSize,
@@ -466,6 +547,105 @@ constexpr Key kKeys[] = {
      .form = Form::kDecided,
      .doc = "A learned number for each head takes part in the softmax and has no value, so that a "
             "token need not attend to anything, as in GPT-OSS."},
+    {.name = "attention_output_gate",
+     .field = f<&M::attention_output_gate>,
+     .form = Form::kDecided,
+     .doc =
+         "What the heads of a layer with attention give is multiplied by sigmoid(u) before the "
+         "output projection, u being one more projection of the layer's input, as in Qwen3-Next."},
+    {.name = "linear_num_key_heads",
+     .field = f<&M::linear_attention, &L::num_key_heads>,
+     .form = Form::kDecided,
+     .check = kSize,
+     .doc = "Layers of the kind `linear_attention`: heads of queries and keys."},
+    {.name = "linear_num_value_heads",
+     .field = f<&M::linear_attention, &L::num_value_heads>,
+     .form = Form::kDecided,
+     .check = kSize,
+     .doc = "Heads of values, each with a state of its own; a multiple of "
+            "`linear_num_key_heads`, whose heads several share."},
+    {.name = "linear_key_head_dim",
+     .field = f<&M::linear_attention, &L::key_head_dim>,
+     .form = Form::kDecided,
+     .check = kSize,
+     .doc = "Channels of a query and of a key of `linear_attention`."},
+    {.name = "linear_value_head_dim",
+     .field = f<&M::linear_attention, &L::value_head_dim>,
+     .form = Form::kDecided,
+     .check = kSize,
+     .doc = "Channels of a value of `linear_attention`."},
+    {.name = "linear_conv_kernel_dim",
+     .field = f<&M::linear_attention, &L::conv_kernel_dim>,
+     .form = Form::kDecided,
+     .check = between(1, 64),
+     .doc = "Tokens, the last of them its own, that the short convolution of queries, keys and "
+            "values sees."},
+    {.name = "linear_allow_neg_eigval",
+     .field = f<&M::linear_attention, &L::allow_neg_eigval>,
+     .form = Form::kDecided,
+     .doc = "A token may overwrite twice what the state has for its key: beta is 2 sigmoid(b), so "
+            "that the state's transition may have negative eigenvalues, as in OLMo Hybrid."},
+    {.name = "linear_norm_epsilon",
+     .field = f<&M::linear_attention, &L::norm_epsilon>,
+     .form = Form::kDecided,
+     .check = above(0),
+     .default_text = "norm_epsilon",
+     .doc = "Added to the mean square in the norm of what the heads of `linear_attention` give."},
+    {.name = "short_conv_kernel_dim",
+     .field = f<&M::short_conv, &C::kernel_dim>,
+     .form = Form::kDecided,
+     .check = between(1, 64),
+     .doc = "Layers of the kind `conv`: tokens, the last of them its own, that the convolution "
+            "sees."},
+    {.name = "short_conv_has_bias",
+     .field = f<&M::short_conv, &C::has_bias>,
+     .form = Form::kDecided,
+     .doc = "Whether the matrices and the convolution of layers of the kind `conv` have biases."},
+    {.name = "mamba_num_heads",
+     .field = f<&M::mamba, &S::num_heads>,
+     .form = Form::kDecided,
+     .check = kSize,
+     .default_text = "2 hidden_size / mamba_head_dim",
+     .doc = "Layers of the kind `mamba`: heads, each with a state of its own."},
+    {.name = "mamba_head_dim",
+     .field = f<&M::mamba, &S::head_dim>,
+     .form = Form::kDecided,
+     .check = kSize,
+     .doc = "Channels of a head of `mamba`."},
+    {.name = "mamba_num_groups",
+     .field = f<&M::mamba, &S::num_groups>,
+     .form = Form::kDecided,
+     .check = kSize,
+     .doc = "Groups of heads of `mamba` that share what is written to the state and read from it "
+            "(B and C); the output is normed over each group. Divides `mamba_num_heads`."},
+    {.name = "mamba_state_dim",
+     .field = f<&M::mamba, &S::state_dim>,
+     .form = Form::kDecided,
+     .check = kSize,
+     .doc = "Numbers that the state of `mamba` keeps for each channel."},
+    {.name = "mamba_conv_kernel_dim",
+     .field = f<&M::mamba, &S::conv_kernel_dim>,
+     .form = Form::kDecided,
+     .check = between(1, 64),
+     .doc = "Tokens, the last of them its own, that the short convolution of `mamba` sees."},
+    {.name = "mamba_conv_has_bias",
+     .field = f<&M::mamba, &S::conv_has_bias>,
+     .form = Form::kDecided,
+     .doc = "Whether the convolution of `mamba` has a bias."},
+    {.name = "mamba_proj_has_bias",
+     .field = f<&M::mamba, &S::proj_has_bias>,
+     .form = Form::kDecided,
+     .doc = "Whether the matrices of `mamba` have biases."},
+    {.name = "mamba_time_step_limit",
+     .field = f<&M::mamba, &S::time_step_limit>,
+     .form = Form::kDecided,
+     .check = satisfies(check_time_step_limit, "[least, most]"),
+     .doc = "Bounds of a token's time step in `mamba`. null: none."},
+    {.name = "v_layernorm",
+     .field = f<&M::v_layernorm>,
+     .form = Form::kDecided,
+     .doc = "Divide each head's values by their root mean square, without a gain, as Gemma 4 "
+            "does."},
     {.name = "attention_scale",
      .field = f<&M::attention_scale>,
      .form = Form::kDecided,

@@ -152,6 +152,20 @@ constexpr Key kKeys[] = {
      .aliases = "topk_group",
      .doc = "Number of groups from which a token's experts come. Needed unless `topk_method` is "
             "greedy."},
+    {.name = "moe_router_norm_epsilon",
+     .field = f<&E::moe_router_norm_epsilon>,
+     .form = Form::kDecided,
+     .check = at_least(0),
+     .doc = "Added to the sum of its gates by which a token's gates are divided, where "
+            "`norm_topk_prob` says so."},
+    {.name = "moe_beside_dense",
+     .field = f<&E::moe_beside_dense>,
+     .form = Form::kDecided,
+     .doc = "Layers with experts have the dense MLP of `ffn_hidden_size` too, as in Gemma 4. Both "
+            "read the sum behind attention, each through a norm of its own; each result is normed, "
+            "and so is their sum. The router reads that sum divided by its root mean square, times "
+            "a learned vector and hidden_size^-1/2; the gate of an expert is multiplied by a "
+            "learned number. Needs `norm_placement: sandwich`."},
     {.name = "moe_router_has_bias",
      .field = f<&E::moe_router_has_bias>,
      .form = Form::kDecided,

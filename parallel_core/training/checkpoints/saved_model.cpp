@@ -6,6 +6,7 @@
 
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/tensor/error.h"
 #include "interop/architectures/read_hf_config.h"
 #include "parallel_core/config/init_configs.h"
@@ -37,7 +38,7 @@ SavedModel open_checkpoint(const std::string& folder) {
   const std::string& type = model.config.dataset_config.tokenizer_type;
   const bool json = type == "huggingface";
   const std::string file = type == "byte" ? "" : json ? folder : folder + "/tokenizer.model";
-  const bool there = json ? data::huggingface::has_tokenizer_files(folder) : fs::exists(file);
+  const bool there = json ? data::huggingface::has_tokenizer_files(folder) : path_exists(file);
   check<IoError>(type == "byte" || there, json ? folder + "/tokenizer.json" : file,
                  ": is missing; the run that saved the checkpoint had no "
                  "dataset_config.tokenizer_model, put the tokenizer of its text there");
@@ -62,7 +63,7 @@ SavedModel open_hf_model(const std::string& folder) {
   const std::string file = folder + "/tokenizer.model";
   // Where there are both, tokenizer.json has the tokens that were added as well.
   const std::string type = data::huggingface::has_tokenizer_files(folder) ? "huggingface"
-                           : fs::exists(file)                             ? "sentencepiece"
+                           : path_exists(file)                            ? "sentencepiece"
                                                                           : "byte";
   if (type == "byte") {
     check<ValueError>(vocabulary > data::ByteTokenizer::kEod, folder,
@@ -139,12 +140,13 @@ TokenIds ids_of(const data::Tokenizer& tokenizer) {
 }  // namespace
 
 SavedModel open_saved_model(const std::string& folder) {
-  check<IoError>(fs::is_directory(folder), folder,
-                 ": is no folder; name the folder of a checkpoint or of a Hugging Face model");
+  check<IoError>(folder_exists(folder), folder,
+                 ": is no folder; name the folder of a checkpoint or of a Hugging Face model, or a "
+                 "GGUF file");
   if (fs::exists(folder + "/config.yaml")) {
     return open_checkpoint(folder);
   }
-  check<IoError>(fs::exists(folder + "/config.json"), folder,
+  check<IoError>(path_exists(folder + "/config.json"), folder,
                  ": has neither config.yaml, as a checkpoint of pretrain_gpt has, nor config.json, "
                  "as a Hugging Face model has");
   return open_hf_model(folder);
@@ -153,7 +155,7 @@ SavedModel open_saved_model(const std::string& folder) {
 HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::string& weights) {
   HfSource source;
   const auto tokenizer = tokenizer_of(config, data);
-  const bool has_folder = !weights.empty() && fs::is_directory(weights);
+  const bool has_folder = !weights.empty() && folder_exists(weights);
   if (has_folder) {
     source = read_hf_source(weights);
   }
@@ -180,14 +182,14 @@ HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::s
   }
   if (has_folder) {
     const std::string theirs = weights + "/tokenizer.model";
-    const bool same = tokenizer != nullptr && !data.tokenizer_model.empty() && fs::exists(theirs) &&
-                      read_file(theirs) == read_file(data.tokenizer_model);
+    const bool same = tokenizer != nullptr && !data.tokenizer_model.empty() &&
+                      path_exists(theirs) && read_file(theirs) == read_file(data.tokenizer_model);
     if (tokenizer == nullptr || same) {
       for (const std::string& path : tokenizer_files_in(weights)) {
         source.files[fs::path(path).filename().string()] = read_file(path);
       }
     }
-    if (tokenizer == nullptr && fs::exists(theirs)) {
+    if (tokenizer == nullptr && path_exists(theirs)) {
       source.files["tokenizer.model"] = read_file(theirs);
     }
   }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "autograd/io/packed_folder.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/data/blended_dataset.h"
@@ -143,7 +144,7 @@ std::string find_model(const std::vector<std::string>& prefixes,
                        std::vector<std::string>& remarks) {
   if (recorded) {
     std::string model = data::recorded_model_path(recorded->prefix, recorded->record);
-    if (fs::is_regular_file(model) || fs::is_directory(model)) {
+    if (path_exists(model)) {
       return model;
     }
   }
@@ -529,13 +530,13 @@ std::string other_tokenizer_remark(const AllConfig& config,
                                    const RunData& data,
                                    const std::string& weights) {
   const fs::path path = weights;
-  const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
+  const fs::path folder = folder_exists(weights) ? path : path.parent_path();
   if (config.dataset_config.step_data_dir) {
     return "";
   }
   const bool bytes = data.tokenizer_model.empty();
   std::string theirs = (folder / "tokenizer.model").string();
-  const bool has_pieces = fs::exists(theirs);
+  const bool has_pieces = path_exists(theirs);
   const bool has_json = data::huggingface::has_tokenizer_files(folder.string());
   if (has_json && (config.dataset_config.tokenizer_type == "huggingface" || !has_pieces)) {
     const auto files = data::huggingface::find_tokenizer_files(folder.string());
@@ -543,8 +544,9 @@ std::string other_tokenizer_remark(const AllConfig& config,
     if (!bytes && is_tokenizer(config.dataset_config.tokenizer_type, data.tokenizer_model, files)) {
       return "";
     }
-  } else if (!has_pieces || (!bytes && fs::is_regular_file(data.tokenizer_model) &&
-                             data::read_file(theirs) == data::read_file(data.tokenizer_model))) {
+  } else if (!has_pieces ||
+             (!bytes && path_exists(data.tokenizer_model) && !folder_exists(data.tokenizer_model) &&
+              data::read_file(theirs) == data::read_file(data.tokenizer_model))) {
     return "";
   }
   return concat(weights, ": its weights were trained with the tokenizer ", theirs,

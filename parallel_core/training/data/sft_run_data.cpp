@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "autograd/io/packed_folder.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/blended_dataset.h"
 #include "parallel_core/data/dataset_split.h"
@@ -56,7 +57,7 @@ std::unique_ptr<data::Tokenizer> tokenizer_of_examples(const AllConfig& config, 
 // The folder of the tokenizer's model; empty for bytes.
 std::string tokenizer_folder(const std::string& model) {
   const fs::path path = model;
-  if (model.empty() || fs::is_directory(path)) {
+  if (model.empty() || folder_exists(model)) {
     return model;
   }
   return path.has_parent_path() ? path.parent_path().string() : ".";

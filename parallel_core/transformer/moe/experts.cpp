@@ -6,6 +6,7 @@
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/indexing.h"
 #include "autograd/ops/transformer/grouped_linear.h"
+#include "autograd/ops/transformer/grouped_linear_quantized.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -203,12 +204,17 @@ Tensor Experts::multiply(const Tensor& x,
                          const nn::Parameter* bias,
                          const std::vector<int64_t>& ends) const {
   const DType compute = precision_.compute;
+  const Tensor operand = x.to(compute);
   if (precision_.fused) {
-    return grouped_linear(x.to(compute), weight, ends, bias != nullptr ? Tensor(*bias) : Tensor(),
-                          rounded_weight(weight, precision_));
+    const Tensor added = bias != nullptr ? Tensor(*bias) : Tensor();
+    return weight.is_quantized()
+               ? grouped_linear_quantized(operand, weight.quantized(), ends, added)
+               : grouped_linear(operand, weight, ends, added, rounded_weight(weight, precision_));
   }
   const Tensor y =
-      grouped_linear(x.to(compute), weight.to(compute), ends).to(precision_.activation);
+      (weight.is_quantized() ? grouped_linear_quantized(operand, weight.quantized(), ends)
+                             : grouped_linear(operand, weight.to(compute), ends))
+          .to(precision_.activation);
   return bias != nullptr ? y + rows_of(*bias, experts_of_rows(ends)).to(precision_.activation) : y;
 }
 

@@ -10,7 +10,9 @@ namespace tapestry {
 
 namespace {
 
-Tensor divided_by_sum(const Tensor& x) { return x / (sum(x, {-1}, /*keepdim=*/true) + 1e-20); }
+Tensor divided_by_sum(const Tensor& x, double epsilon) {
+  return x / (sum(x, {-1}, /*keepdim=*/true) + epsilon);
+}
 
 }  // namespace
 
@@ -30,6 +32,7 @@ GateRule gate_rule(const MoEConfig& config) {
   return {.is_sigmoid = is_sigmoid,
           .after_choice = after_choice,
           .normalises = normalises,
+          .norm_epsilon = config.moe_router_norm_epsilon,
           .scaling_factor = config.moe_router_topk_scaling_factor};
 }
 
@@ -47,14 +50,14 @@ Tensor expert_gates(const Tensor& logits,
   } else {
     gates = gather(scores, 1, choice);
     if (rule.normalises && choice.size(1) > 1) {
-      gates = divided_by_sum(gates);
+      gates = divided_by_sum(gates, rule.norm_epsilon);
     }
   }
   return rule.scaling_factor == 1 ? gates : gates * rule.scaling_factor;
 }
 
 Tensor balance_probabilities(const Tensor& scores, const GateRule& rule) {
-  return rule.is_sigmoid ? divided_by_sum(scores) : scores;
+  return rule.is_sigmoid ? divided_by_sum(scores, 1e-20) : scores;
 }
 
 }  // namespace tapestry

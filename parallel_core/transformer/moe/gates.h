@@ -11,7 +11,8 @@ struct GateRule {
   bool is_sigmoid = false;    ///< scores are sigmoids, not a softmax over all experts
   bool after_choice = false;  ///< softmax over the k chosen logits alone; other fields do not count
   bool normalises = false;    ///< divide by the sum over the k, if k > 1
-  double scaling_factor = 1;  ///< last, in any case
+  double norm_epsilon = 1e-20;  ///< added to that sum, as scores may underflow
+  double scaling_factor = 1;    ///< last, in any case
 };
 
 /// The rule of a configuration. norm_topk_prob is, where it is empty, false with
@@ -24,9 +25,8 @@ GateRule gate_rule(const MoEConfig& config);
 Tensor router_scores(const Tensor& logits, const GateRule& rule);
 
 /// Gates [T, k] of the experts in `choice` ([T, k], int32 or int64), by `logits` [T, E] or `scores`
-/// = router_scores(logits), whichever the rule reads; the other may be undefined. The sum that
-/// gates are divided by is made larger by 1e-20 (scores may underflow). Differentiable any number
-/// of times.
+/// = router_scores(logits), whichever the rule reads; the other may be undefined. Differentiable
+/// any number of times.
 Tensor expert_gates(const Tensor& logits,
                     const Tensor& scores,
                     const Tensor& choice,

@@ -181,7 +181,21 @@ Tensor MoELayer::through_experts(const OwnTokens& own,
 
 OutputAndBias MoELayer::forward(const Tensor& x, const LayerPass& pass) {
   const OwnTokens own = own_tokens(x);
-  const Routing routing = (*router_)(own.rows, own.tokens);
+  return through(own, (*router_)(own.rows, own.tokens), x, pass);
+}
+
+OutputAndBias MoELayer::forward_routed_by(const Tensor& x,
+                                          const Tensor& router_input,
+                                          const LayerPass& pass) {
+  const nn::ModuleScope scope(*this);
+  const OwnTokens read = own_tokens(router_input);
+  return through(own_tokens(x), (*router_)(read.rows, read.tokens), x, pass);
+}
+
+OutputAndBias MoELayer::through(const OwnTokens& own,
+                                const Routing& routing,
+                                const Tensor& x,
+                                const LayerPass& pass) {
   if (is_training() && !is_recomputing()) {
     counts_.add(routing);
   }

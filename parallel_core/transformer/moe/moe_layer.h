@@ -39,6 +39,11 @@ class MoELayer final : public MlpBlock {
   /// counts of the pass are added to counts().
   OutputAndBias forward(const Tensor& x, const LayerPass& pass) override;
 
+  /// The same where the router reads another tensor of that shape, with moe_beside_dense.
+  OutputAndBias forward_routed_by(const Tensor& x,
+                                  const Tensor& router_input,
+                                  const LayerPass& pass);
+
   int64_t layer() const { return layer_; }  ///< from 0
   TopKRouter& router() { return *router_; }
   /// Of this rank's passes since they were last reset.
@@ -47,6 +52,10 @@ class MoELayer final : public MlpBlock {
  private:
   struct OwnTokens;
   OwnTokens own_tokens(const Tensor& x) const;
+  OutputAndBias through(const OwnTokens& own,
+                        const Routing& routing,
+                        const Tensor& x,
+                        const LayerPass& pass);
   Tensor through_experts(const OwnTokens& own,
                          const Routing& routing,
                          const Tensor& x,

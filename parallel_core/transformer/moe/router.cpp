@@ -1,11 +1,14 @@
 #include "parallel_core/transformer/moe/router.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <span>
 #include <utility>
 
 #include "autograd/ops/elementwise.h"
+#include "autograd/ops/indexing.h"
+#include "autograd/ops/norm.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -83,7 +86,8 @@ TopKRouter::TopKRouter(const TransformerConfig& config, int64_t layer_number, bo
       forces_balance_(config.moe.moe_router_force_load_balancing),
       bias_rate_(config.moe.moe_router_bias_update_rate),
       capacity_factor_(config.moe.moe_expert_capacity_factor),
-      drop_policy_(drop_policy(config.moe.moe_token_drop_policy)) {
+      drop_policy_(drop_policy(config.moe.moe_token_drop_policy)),
+      norm_epsilon_(config.norm_epsilon) {
   check_numbers(config.moe);
   for (const MoEBalanceLoss& loss : losses_) {
     check_balance_loss(loss, choice_.num_experts, num_groups_);
@@ -102,6 +106,18 @@ TopKRouter::TopKRouter(const TransformerConfig& config, int64_t layer_number, bo
     bias_ = &register_parameter("bias", initial_value({choice_.num_experts}, {bias}),
                                 {.decay = false, .tp = weight_->flags().tp});
     bias_->set_logical({bias.logical});
+  }
+  if (config.moe.moe_beside_dense) {
+    const auto add_ones = [&](const char* name, int64_t size) {
+      const LogicalInit own = whole(concat("layers.", layer_, ".moe.router.", name, ".weight"),
+                                    {size}, InitMethod::constant(1));
+      nn::Parameter& parameter = register_parameter(name, initial_value({size}, {own}),
+                                                    {.decay = false, .tp = weight_->flags().tp});
+      parameter.set_logical({own.logical});
+      return &parameter;
+    };
+    scale_ = add_ones("scale", hidden_);
+    per_expert_scale_ = add_ones("per_expert_scale", choice_.num_experts);
   }
   if (config.moe.moe_router_enable_expert_bias) {
     expert_bias_ = register_buffer("expert_bias", zeros({choice_.num_experts}),
@@ -197,6 +213,10 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
   check_tokens(tokens, x, hidden_);
   const bool training = trains();
   Tensor read = x.to(kFloat32);
+  if (scale_ != nullptr) {
+    read = rms_norm(read, {}, norm_epsilon_, kFloat32) *
+           (scale_->to(kFloat32) * (1 / std::sqrt(static_cast<double>(hidden_))));
+  }
   if (training && jitter_ > 0) {
     read = input_jitter(read, jitter_, layer_, tokens.numbers, tokens.seq_length);
   }
@@ -232,6 +252,11 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
   }
   out.gates =
       expert_gates(out.logits, scores, tensor(out.experts, {x.size(0), choice_.topk}), gates_);
+  if (per_expert_scale_ != nullptr) {
+    const Tensor chosen = tensor(out.experts, {x.size(0) * choice_.topk});
+    out.gates = out.gates *
+                index_select(per_expert_scale_->to(kFloat32), 0, chosen).view(out.gates.shape());
+  }
 
   // With a bias the losses count what the scores alone would choose.
   const bool by_row = balances && has_loss("seq_aux_loss");

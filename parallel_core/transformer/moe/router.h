@@ -53,6 +53,9 @@ struct StepCounts {
 /// logits = x weight^T in float32, plus `bias` [E] with moe_router_has_bias; each token goes to k
 /// of E experts.
 ///
+/// With moe_beside_dense x is first divided by its root mean square and multiplied by `scale` [H]
+/// and H^-1/2, and each gate by the chosen expert's number of `per_expert_scale` [E] (Gemma 4).
+///
 /// The gates are a softmax over the k chosen logits; or scores (softmax or sigmoid over all
 /// experts), divided by their sum over the k where norm_topk_prob says so (and k > 1). The scaling
 /// factor comes last. While training, drops what exceeds the experts' capacity, adds jitter, and
@@ -105,6 +108,9 @@ class TopKRouter final : public nn::Module, public nn::Callable<TopKRouter> {
   DropPolicy drop_policy_;
   nn::Parameter* weight_;
   nn::Parameter* bias_ = nullptr;
+  double norm_epsilon_;
+  nn::Parameter* scale_ = nullptr;
+  nn::Parameter* per_expert_scale_ = nullptr;
   Tensor expert_bias_;      // [E] float32, undefined without
   Tensor previous_counts_;  // [E] int64, undefined without global_aux_loss
 };

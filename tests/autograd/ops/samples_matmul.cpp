@@ -1,6 +1,5 @@
 #include "autograd/ops/matmul.h"
 #include "autograd/ops/shape_ops.h"
-#include "autograd/ops/transformer/quantized_matrix.h"
 #include "autograd/tensor/factory.h"
 #include "tests/autograd/ops/op_samples.h"
 
@@ -110,52 +109,6 @@ OP_SAMPLES(linear) {
   add_error<ValueError>(fn, {randn({}), randn({2, 3}), randn({2})}, "linear: the last axis");
   add_error<TypeError>(fn, {randn({4, 3}), integers({2, 3}, 5), randn({2})}, "dtypes differ");
   add_error<TypeError>(fn, {randn({4, 3}), randn({2, 3}), integers({2}, 5)}, "dtypes differ");
-}
-
-OP_SAMPLES(linear_q8_0) {
-  const auto of = [](const QuantizedMatrix& matrix) {
-    return [matrix](const Tensor& x) { return linear_q8_0(x, matrix); };
-  };
-  const auto with_bias = [](const QuantizedMatrix& matrix) {
-    return [matrix](const Tensor& x, const Tensor& bias) { return linear_q8_0(x, matrix, bias); };
-  };
-  const auto matrix = [&](int64_t out, int64_t in) {
-    return quantize_q8_0((randn({out, in}) * 0.3).to(kFloat32));
-  };
-  // For many rows the numbers of the matrix are rounded to 16 bits as well; the sums of products
-  // of either sign are smaller than their terms.
-  rounds(4, 8);
-  const QuantizedMatrix m = matrix(5, 32);
-  add(of(m), {randn({3, 32})});
-  add(of(m), {randn({32})});
-  add(of(m), {randn({2, 3, 32})});
-  add(of(m), {randn({0, 32})});
-  add(of(matrix(0, 32)), {randn({2, 32})});
-  add(of(matrix(3, 64)), {randn({70, 64})});
-  add(with_bias(m), {randn({3, 32}), randn({5})});
-  add_large(of(matrix(300, 256)), {randn({130, 256})}).threads_may_round();
-
-  add_error<ValueError>(of(m), {randn({3, 64})}, "linear_q8_0: the last axis of [3, 64]");
-  add_error<ValueError>(of(m), {randn({})}, "linear_q8_0: the last axis of []");
-  add_error<TypeError>(of(m), {integers({2, 32}, 3)}, "linear_q8_0: x must be floating");
-  add_error<ValueError>(of({}), {randn({2, 32})}, "matrix is undefined");
-  add_error<ValueError>(with_bias(m), {randn({2, 32}), randn({4})}, "linear_q8_0: bias [4]");
-  add_error<TypeError>(with_bias(m), {randn({2, 32}), integers({5}, 3)},
-                       "linear_q8_0: bias must be");
-}
-
-OP_SAMPLES(linear_q8_0_backward) {
-  const QuantizedMatrix m = quantize_q8_0((randn({5, 64}) * 0.3).to(kFloat32));
-  const auto fn = [m](const Tensor& dy) { return linear_q8_0_backward(dy, m); };
-  rounds(4, 8);
-  add(fn, {randn({3, 5})});
-  add(fn, {randn({2, 3, 5})});
-  add(fn, {randn({0, 5})});
-  const QuantizedMatrix large = quantize_q8_0((randn({300, 256}) * 0.3).to(kFloat32));
-  add_large([large](const Tensor& dy) { return linear_q8_0_backward(dy, large); },
-            {randn({130, 300})})
-      .threads_may_round();
-  add_error<ValueError>(fn, {randn({3, 64})}, "linear_q8_0_backward: the last axis of [3, 64]");
 }
 
 }  // namespace tapestry

@@ -32,6 +32,7 @@ struct Family {
 
 const std::string kSliding = "sliding_attention";
 const std::string kFull = "full_attention";
+const std::string kLinear = "linear_attention";
 
 std::vector<Family> families() {
   const std::string llama = "model.layers.0.self_attn.q_proj.weight";
@@ -75,6 +76,21 @@ std::vector<Family> families() {
        {{"sliding_window", 8}, {"head_dim", 12}, {"query_pre_attn_scalar", 12}},
        "gemma3",
        llama},
+      {"gemma4_text",
+       {{"sliding_window", 8},
+        {"head_dim", 12},
+        {"global_head_dim", 16},
+        {"num_global_key_value_heads", 1},
+        {"attention_k_eq_v", true},
+        {"hidden_size_per_layer_input", 6},
+        {"vocab_size_per_layer_input", 33},
+        {"rope_parameters",
+         {{"full_attention",
+           {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.5}, {"rope_theta", 5e5}}},
+          {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 100.0}}}}}},
+       "",
+       llama,
+       {kSliding, kFull}},
       {"olmo2", Json::object(), "olmo2", llama},
       {"olmo3", {{"sliding_window", 8}}, "olmo2", llama},
       {"exaone4", {{"sliding_window", 8}}, "", llama},
@@ -83,6 +99,56 @@ std::vector<Family> families() {
        {{"embedding_multiplier", 12.0}, {"logits_scaling", 3.0}, {"attention_multiplier", 0.1}},
        "granite",
        llama},
+      {"qwen3_5_text",
+       {{"full_attention_interval", 2},
+        {"linear_num_key_heads", 2},
+        {"linear_num_value_heads", 4},
+        {"linear_key_head_dim", 8},
+        {"linear_value_head_dim", 12}},
+       "",
+       llama,
+       {kLinear, kFull}},
+      {"qwen3_5_moe_text",
+       {{"full_attention_interval", 2},
+        {"linear_num_key_heads", 2},
+        {"linear_num_value_heads", 4},
+        {"num_experts", 4},
+        {"num_experts_per_tok", 2}},
+       "",
+       llama,
+       {kLinear, kFull}},
+      {"qwen3_next",
+       {{"full_attention_interval", 2},
+        {"linear_num_key_heads", 2},
+        {"linear_num_value_heads", 4},
+        {"num_experts", 4},
+        {"num_experts_per_tok", 2}},
+       "",
+       llama,
+       {kLinear, kFull}},
+      {"olmo_hybrid", {{"linear_key_head_dim", 6}}, "", llama, {kLinear, kFull}},
+      {"lfm2",
+       {{"full_attn_idxs", {1}}, {"block_auto_adjust_ff_dim", false}},
+       "",
+       llama,
+       {"conv", kFull}},
+      {"lfm2_moe",
+       {{"layer_types", {kFull, "conv"}},
+        {"num_dense_layers", 1},
+        {"num_experts", 4},
+        {"num_experts_per_tok", 2}},
+       "",
+       llama,
+       {kFull, "conv"}},
+      {"granitemoehybrid",
+       {{"layer_types", {"mamba", "attention"}},
+        {"mamba_n_heads", 8},
+        {"mamba_d_state", 12},
+        {"shared_intermediate_size", 48},
+        {"num_local_experts", 4}},
+       "",
+       llama,
+       {"mamba", kFull}},
       {"gpt_neox",
        {{"rotary_emb_base", 5e5}, {"use_parallel_residual", false}},
        "gptneox",
@@ -178,7 +244,9 @@ TEST_P(EachFamily, IsReadInTheSpellingOfTransformers5) {
   newer.erase("rope_theta");
   newer.erase("torch_dtype");
   newer["dtype"] = "bfloat16";
-  newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5e5}};
+  if (!newer.contains("rope_parameters")) {
+    newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5e5}};
+  }
   const std::string kind = newer.contains("sliding_window") ? kSliding : kFull;
   newer["layer_types"] =
       GetParam().kinds.empty() ? std::vector<std::string>{kind, kind} : GetParam().kinds;
@@ -309,6 +377,81 @@ TEST(Families, AModelOfImagesAndTextIsReadAsItsTextPart) {
   EXPECT_EQ(file.dtype, kBFloat16);
   EXPECT_THAT(file.token_ids.eos, ::testing::ElementsAre(1, 7));
   EXPECT_THAT(file.remark, HasSubstr("a model of type gemma3"));
+}
+
+// Both spellings of what layers without a window have, and what is no such model.
+TEST(Families, HeadsOfAGemma4) {
+  Json layers = Json::array();
+  for (int64_t layer = 0; layer < 6; ++layer) {
+    layers.push_back(layer == 2 ? kFull : kSliding);  // and the last one always
+  }
+  const Json members = {{"num_hidden_layers", 6},
+                        {"sliding_window", 8},
+                        {"head_dim", 12},
+                        {"layer_types", layers},
+                        {"hidden_size_per_layer_input", 0},
+                        {"num_kv_shared_layers", 2},
+                        {"use_double_wide_mlp", true}};
+  const auto read = [&](const Json& more) {
+    Json json = family_json({"gemma4_text", members, "", ""});
+    json.erase("rope_theta");
+    json.update(more);
+    return parse_hf_config(json.dump(), "config.json");
+  };
+  const auto value_of = [](const HfConfig& file, const std::string& key) {
+    std::string out = "not set";
+    for (const HfSetting& setting : file.settings) {
+      out = setting.key == key ? config::to_yaml(setting.value) : out;
+    }
+    return out;
+  };
+  const auto refused = [&](const Json& more) -> std::string {
+    try {
+      read(more);
+    } catch (const ValueError& error) {
+      return error.what();
+    }
+    return {};
+  };
+  const Json by_layer = {{"2", {{"head_dim", 16}}}, {"05", {{"head_dim", 16}}}};
+  for (const Json& more : {Json{{"global_head_dim", 16}}, Json{{"per_layer_config", by_layer}}}) {
+    const HfConfig file = read(more);
+    EXPECT_EQ(value_of(file, "kv_channels"), "12");
+    EXPECT_EQ(value_of(file, "full_attention_kv_channels"), "16");
+    EXPECT_EQ(value_of(file, "full_attention_num_query_groups"), "null");
+    EXPECT_EQ(value_of(file, "num_kv_shared_layers"), "2");
+    EXPECT_EQ(value_of(file, "use_double_wide_mlp"), "True");
+    EXPECT_EQ(value_of(file, "layer_types"),
+              "[sliding_attention, sliding_attention, full_attention, sliding_attention, "
+              "sliding_attention, full_attention]");
+    EXPECT_EQ(value_of(file, "rotary_config.rope_type"), "proportional");
+    EXPECT_EQ(value_of(file, "rotary_config.rotary_percent"), "0.25");
+    EXPECT_EQ(value_of(file, "rotary_config.sliding_rotary_base"), "10000.0");
+    EXPECT_EQ(value_of(file, "num_experts"), "1");
+  }
+  EXPECT_EQ(value_of(read(Json::object()), "full_attention_kv_channels"), "512");
+  // Which counts with attention_k_eq_v alone.
+  EXPECT_EQ(value_of(read({{"num_global_key_value_heads", 1}}), "full_attention_num_query_groups"),
+            "null");
+  EXPECT_EQ(value_of(read({{"num_global_key_value_heads", 1}, {"attention_k_eq_v", true}}),
+                     "full_attention_num_query_groups"),
+            "1");
+  EXPECT_THAT(refused({{"per_layer_config", {{"2", {{"head_dim", 16}}}}}}),
+              HasSubstr("layer 5 has other heads than others of its kind: head_dim 12"));
+  EXPECT_THAT(refused({{"per_layer_config", {{"1", {{"head_dim", 16}}}}}}),
+              HasSubstr("layer 1 has other heads than others of its kind"));
+  EXPECT_THAT(refused({{"per_layer_config", {{"9", {{"head_dim", 16}}}}}}),
+              HasSubstr("\"9\" is the number of no layer"));
+  EXPECT_THAT(refused({{"per_layer_config", {{"2", {{"hidden_size", 16}}}}}}),
+              HasSubstr("got hidden_size: 16"));
+  EXPECT_THAT(refused({{"num_kv_shared_layers", 6}}),
+              HasSubstr("expected an integer from 0 to 5, got 6"));
+  EXPECT_THAT(refused({{"use_bidirectional_attention", "all"}}), HasSubstr("got \"all\""));
+  EXPECT_EQ(refused({{"use_bidirectional_attention", "vision"}}), "");
+  EXPECT_THAT(refused({{"enable_moe_block", true}, {"num_experts", 4}}),
+              HasSubstr("top_k_experts: expected a number beside enable_moe_block: true"));
+  EXPECT_THAT(refused({{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}),
+              HasSubstr("expected an object for full_attention"));
 }
 
 // Sigmoids, groups, a shared expert, leading dense layers.

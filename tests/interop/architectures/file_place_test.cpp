@@ -265,9 +265,9 @@ TEST(FileNames, OfOtherModelsAreLogical) {
 
 TEST(FileNames, RoundTrip) {
   for (const Overrides& overrides :
-       {Overrides{}, llama(), llama({kUntied}), llama({kQkvBias}),
-        Overrides{kModel + "num_layers=11"}, llama({kModel + "num_layers=11"}),
-        llama({kModel + "hf_model_type=phi3"}),
+       {Overrides{}, llama(), llama({kUntied}), llama({kQkvBias}), testing::gemma4(),
+        testing::gemma4_moe(), Overrides{kModel + "num_layers=11"},
+        llama({kModel + "num_layers=11"}), llama({kModel + "hf_model_type=phi3"}),
         llama({kQkvBias, kModel + "hf_model_type=glm4", kModel + "use_sandwich_norm=True",
                kModel + "rotary_config.rotary_interleaved=True"}),
         Overrides{kModel + "hidden_act=relu"}}) {
@@ -293,7 +293,9 @@ TEST(FileNames, OfMindsporeFilesAreThoseOfModules) {
         write_checkpoint(*made.model, made.config.model_config, 2, as_ckpt(made.dir.file("ckpt")));
     const State files = read_weights(folder + "/mine.ckpt");
     const nn::StateDict modules = made.model->state_dict();
-    testing::expect_states_equal(files, State(modules.begin(), modules.end()));
+    if (made.config.model_config.moe.num_experts == 1) {  // experts have their logical names
+      testing::expect_states_equal(files, State(modules.begin(), modules.end()));
+    }
     const auto other = get_model(made.config);
     load_weights(*other, made.config.model_config, folder);
     testing::expect_states_equal(get_logical_state(*other), made.logical);

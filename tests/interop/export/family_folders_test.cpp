@@ -21,6 +21,7 @@
 #include "interop/architectures/registry.h"
 #include "interop/export/hf_export.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/inference/open_model.h"
 #include "parallel_core/training/step/get_model.h"
 #include "tests/message_of.h"
 #include "tests/temp_dir.h"
@@ -131,6 +132,55 @@ INSTANTIATE_TEST_SUITE_P(Families,
                          FamilyFolder,
                          ::testing::ValuesIn(folder_names()),
                          [](const auto& info) { return info.param; });
+
+// Experts one by one and stacked, fused and single matrices: the blocks are those of the values.
+TEST(FamilyFolders, AreReadIntoBlocks) {
+  for (const char* name : {"mixtral", "gpt_oss", "llama", "phi3"}) {
+    const data::TempDir dir;
+    make_family_folder(name, kFloat32, dir.file("in"));
+    const AllConfig config = open_export_source(dir.file("in")).config;
+    const auto whole = get_model(config);
+    load_weights(*whole, config.model_config, dir.file("in"));
+    std::map<std::string, Tensor> values;
+    for (const auto& entry : whole->named_parameters()) {
+      values.emplace(entry.name, entry.parameter->detach());
+    }
+    for (const BlockFormat format : kernels::kBlockFormats) {
+      const auto model = model_without_weights(config, all_in(format));
+      load_weights(*model, config.model_config, dir.file("in"));
+      int64_t of_experts = 0;
+      int64_t quantized = 0;
+      for (const auto& entry : model->named_parameters()) {
+        const nn::Parameter& parameter = *entry.parameter;
+        if (!parameter.is_quantized()) {
+          continue;
+        }
+        const QuantizedMatrix& found = parameter.quantized();
+        const QuantizedMatrix expected =
+            quantize(values.at(entry.name).view({-1, found.in()}), format);
+        ASSERT_EQ(found.bytes().shape(), expected.bytes().shape()) << entry.name;
+        EXPECT_EQ(std::memcmp(found.bytes().raw(), expected.bytes().raw(),
+                              static_cast<size_t>(found.bytes().numel())),
+                  0)
+            << name << ", " << entry.name;
+        of_experts += parameter.flags().expert ? 1 : 0;
+        ++quantized;
+      }
+      EXPECT_GT(quantized, 0) << name;
+      EXPECT_EQ(of_experts > 0, config.model_config.moe.num_experts > 1) << name;
+    }
+  }
+}
+
+TEST(FamilyFolders, OfOtherWidthsAreNoBlocks) {
+  const data::TempDir dir;
+  make_family_folder("qwen3_moe", kFloat32, dir.file("in"));
+  const AllConfig config = open_export_source(dir.file("in")).config;
+  EXPECT_THAT(
+      message_of<ValueError>([&] { model_without_weights(config, all_in(BlockFormat::kQ4_0)); }),
+      HasSubstr(
+          "layers.0.mlp.experts.w2: 48 numbers of a row on this rank cannot be blocks of 32"));
+}
 
 // Checkpoints of before lack the numbers of an activation, and those in MindSpore's form have none.
 TEST(FamilyFolders, NumbersThatNoModelLearnsAreAddedAndChecked) {

@@ -12,7 +12,7 @@
 #include "autograd/io/safetensors.h"
 #include "autograd/tensor/error.h"
 #include "interop/export/gguf_adapter.h"
-#include "interop/export/gguf_model.h"
+#include "interop/gguf/gguf_model.h"
 #include "tests/golden/gguf_file.h"
 #include "tests/message_of.h"
 #include "tests/temp_dir.h"

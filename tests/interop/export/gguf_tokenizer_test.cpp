@@ -10,7 +10,7 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "interop/export/gguf_pre.h"
+#include "interop/gguf/gguf_pre.h"
 #include "tests/message_of.h"
 #include "tests/temp_dir.h"
 #include "text/tokenizers/kinds/sentencepiece_tokenizer.h"

@@ -160,6 +160,8 @@ TEST_F(MergeAdapter, ComputesWhatTheAdaptedModelDoes) {
        {"lora_config.use_rslora=True",
         targets + "[{target_cells: ['.*_proj']}, {cell: '.*v_proj', rank: 5, alpha: 3}]"}},
       {"llama, dora", testing::llama(), dora},
+      {"gemma4", testing::gemma4(), {}},
+      {"gemma4 with experts", testing::gemma4_moe(), dora},
       {"qwen2, tied, the table trained whole",
        qwen2,
        {"lora_config.modules_to_save=['embed_tokens', 'model.norm']"}},

@@ -114,6 +114,14 @@ TEST_F(Recipe, AllWeightsInFloat32) {
   EXPECT_EQ(c.model_config.compute_dtype, kBFloat16);
 }
 
+TEST_F(Recipe, ABaseInBlocks) {
+  EXPECT_EQ(config().lora_config.base_dtype, "params_dtype");
+  for (const BlockFormat format : kernels::kBlockFormats) {
+    recipe_.blocks = format;
+    EXPECT_EQ(config().lora_config.base_dtype, kernels::name_of(format));
+  }
+}
+
 TEST_F(Recipe, RowsAreSharedOutOverRanks) {
   facts_.data_parallel_size = 4;
   EXPECT_EQ(config().dataset_config.micro_batch_num, 2);
@@ -137,7 +145,7 @@ TEST_F(Recipe, RowsTakeTheLongestExample) {
 TEST_F(Recipe, WhatIsOutOfRangeIsNamed) {
   EXPECT_EQ(error(), "none");
   recipe_.full = true;
-  recipe_.int8_base = true;
+  recipe_.blocks = BlockFormat::kQ8_0;
   EXPECT_THAT(error(), Says("--full ... trains all weights ... --int8"));
   recipe_ = {.from_hf = "model", .data = {"x"}, .lora_rank = 0};
   EXPECT_THAT(error(), Says("--lora_rank ... must be positive, got ... 0"));

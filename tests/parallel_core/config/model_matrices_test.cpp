@@ -13,6 +13,7 @@
 #include "parallel_core/deferred_values.h"
 #include "parallel_core/parameter_count.h"
 #include "parallel_core/training/pretrain.h"
+#include "tests/parallel_core/model_families.h"
 #include "tests/parallel_core/small_model.h"
 
 namespace tapestry {
@@ -184,13 +185,34 @@ TEST(ModelMatrices, AreThoseOfMixtures) {
   expect_table_of(config);
 }
 
+TEST(ModelMatrices, AreThoseOfLayersThatDiffer) {
+  for (const Overrides& more :
+       {Overrides{}, Overrides{"model_config.num_layers=6", "model_config.num_kv_shared_layers=3"},
+        Overrides{"model_config.full_attention_value_is_key=True"},
+        Overrides{"model_config.norm_has_gain=False"}}) {
+    expect_table_of(small_config(testing::gemma4(more)));
+  }
+  expect_table_of(small_config(testing::gemma4_moe()));
+  const std::vector<AlikeLayers> some =
+      alike_layers(small_config(testing::gemma4({"model_config.num_layers=8",
+                                                 "model_config.num_kv_shared_layers=3"}))
+                       .model_config);
+  std::vector<int64_t> counts;
+  for (const AlikeLayers& layers : some) {
+    counts.push_back(layers.count);
+  }
+  // Sliding, full, and of both those with another's keys: layers 0, 2, 4; 1, 3; 5, 7; 6.
+  EXPECT_EQ(counts, (std::vector<int64_t>{3, 2, 2, 1}));
+}
+
 // Also where there are more ranks than groups of keys and values, and rows of padding.
 TEST(ModelMatrices, KnowWhatARankHas) {
   const std::string m = "model_config.";
   for (const Overrides& overrides :
        {Overrides{}, Overrides{m + "hidden_act=swiglu", m + "vocab_size=33"},
         Overrides{m + "group_query_attention=True", m + "num_query_groups=1",
-                  m + "untie_embeddings_and_output_weights=True"}}) {
+                  m + "untie_embeddings_and_output_weights=True"},
+        testing::gemma4(), testing::gemma4({m + "full_attention_num_query_groups=1"})}) {
     run_thread_ranks(2, [&](const std::shared_ptr<ProcessGroup>& world) {
       Overrides two = overrides;
       two.emplace_back("parallel_config.tensor_model_parallel_size=2");
@@ -214,10 +236,10 @@ TEST(ModelMatrices, KnowWhatARankHas) {
   }
 }
 
-TEST(ModelMatrices, SayWhatAnAdapterAndBlocksOfEightBitsCanHold) {
+TEST(ModelMatrices, SayWhatAnAdapterAndBlocksCanHold) {
   std::set<std::string> adapted;
   for (const ModelMatrix& matrix : model_matrices(mixture({}).model_config)) {
-    EXPECT_EQ(matrix.quantizable, matrix.takes_adapter) << matrix.name;
+    EXPECT_EQ(matrix.quantizable, matrix.takes_adapter || matrix.experts > 0) << matrix.name;
     if (matrix.takes_adapter) {
       adapted.insert(matrix.name);
     }
@@ -233,7 +255,7 @@ TEST(ModelMatrices, AbsurdWidthsAreAnError) {
   TransformerConfig config = small_config().model_config;
   config.num_attention_heads = config.num_query_groups = int64_t{1} << 40;
   config.kv_channels = int64_t{1} << 40;
-  EXPECT_THROW(layer_widths(config), ValueError);
+  EXPECT_THROW(layer_widths(config, 0), ValueError);
 }
 
 }  // namespace

@@ -274,6 +274,11 @@ TEST_F(PeftConfigTest, SaysWhatOurKeysSayAndBack) {
   };
   const std::vector<Case> cases = {
       {"llama, all", testing::llama({testing::kUntied}), {}, {}},
+      {"gemma4, all", testing::gemma4(), {}, {}},
+      {"gemma4, what is of per-layer embeddings",
+       testing::gemma4(),
+       {targets + "[{target_cells: ['.*per_layer.*']}]"},
+       {}},
       {"llama, queries of layer 1",
        testing::llama(),
        {targets + "[{target_cells: ['model.layers.1.self_attn.q_proj']}]"},
@@ -458,7 +463,8 @@ TEST(PeftNames, ABiasBesideAnAdapterIsOfTheBaseLayer) {
 }
 
 TEST(PeftNames, AFusedGateHasItsBsBelowEachOther) {
-  const FileNames phi3(name_scheme_of("phi3"), testing::small_config().model_config);
+  const FileNames phi3(name_scheme_of("phi3"),
+                       testing::small_config({"model_config.hidden_act=swiglu"}).model_config);
   const std::string stem = "base_model.model.model.layers.1.mlp.gate_up_proj";
   EXPECT_EQ(peft_place(phi3, {}, "layers.1.feed_forward.w_gate_up.lora_A.weight", {3, 32}).name,
             stem + ".lora_A.weight");

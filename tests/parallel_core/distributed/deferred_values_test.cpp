@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "autograd/ops/map.h"
+#include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 #include "autograd/tensor/storage.h"
 #include "parallel_core/comm/thread_ranks.h"
@@ -53,6 +55,67 @@ TEST(DeferredValues, WhatWasChangedStays) {
 TEST(DeferredValues, AreZerosWhereTheyWillBeLoaded) {
   const DeferInitialValues deferred(DeferInitialValues::Values::kZeros);
   EXPECT_TRUE(testing::same_bits(normal_value("a"), zeros({16, 32})));
+}
+
+// Matrices that lie one below the other, one of them a slice, as experts do; some rows are
+// nobody's.
+std::vector<LogicalInit> stacked_parts(int64_t rows, int64_t columns) {
+  const auto part = [&](const char* name, int64_t place, InitMethod init) {
+    nn::LogicalTensor logical{.name = name,
+                              .shape = {rows, 2 * columns},
+                              .view_shape = {4, rows, columns},
+                              .begin = place,
+                              .end = place + 1,
+                              .offset = {0, columns},
+                              .slice_shape = {rows, columns}};
+    return LogicalInit{logical, init};
+  };
+  return {part("a", 0, InitMethod::normal(1)),
+          part("b", 1, {InitMethod::Kind::kTruncatedNormal, 1}),
+          part("c", 3, InitMethod::constant(2))};
+}
+
+TEST(DeferredValues, ComeInPiecesThatAreTheWhole) {
+  // Pieces end inside of rows of the stack.
+  constexpr int64_t kRows = 1100;
+  constexpr int64_t kColumns = 4096;
+  const Shape shape = {4 * kRows, kColumns};
+  ASSERT_GT(shape.numel(), kStartPiece);
+  const Tensor expected = initial_value(shape, stacked_parts(kRows, kColumns));
+  const DeferInitialValues deferred(DeferInitialValues::Values::kInitial);
+  const Tensor value = initial_value(shape, stacked_parts(kRows, kColumns));
+  const Tensor found = full(shape, 7.0);
+  int64_t pieces = 0;
+  const auto take = [&](int64_t first, const Tensor& values) {
+    EXPECT_EQ(first % (3 * 32), 0);
+    EXPECT_LE(values.numel(), kStartPiece);
+    copy_values(values, found.view({-1}).slice(0, first, first + values.numel()));
+    ++pieces;
+  };
+  for_start_values(value, 3 * 32, take);
+  EXPECT_EQ(pieces, 2);
+  EXPECT_FALSE(value.storage()->is_open());
+  EXPECT_TRUE(testing::same_bits(found, expected));
+}
+
+TEST(DeferredValues, AreOnePieceWhereSomebodyHasThem) {
+  int64_t pieces = 0;
+  const auto count = [&](int64_t first, const Tensor& values) {
+    EXPECT_EQ(first, 0);
+    EXPECT_EQ(values.shape(), (Shape{16 * 32}));
+    ++pieces;
+  };
+  const Tensor now = normal_value("b");
+  for_start_values(now, 32, count);
+  const DeferInitialValues deferred(DeferInitialValues::Values::kInitial);
+  const Tensor value = normal_value("b");
+  value.data<float>()[5] = 77;
+  value.bump_version();
+  for_start_values(value, 32, [&](int64_t first, const Tensor& values) {
+    count(first, values);
+    EXPECT_EQ(values.data<float>()[5], 77);
+  });
+  EXPECT_EQ(pieces, 2);
 }
 
 const Overrides kDeep = {"model_config.num_layers=12", "parallel_config.zero_level=z3"};

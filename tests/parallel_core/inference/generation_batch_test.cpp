@@ -58,6 +58,8 @@ std::vector<Family> families() {
       {"Composed", llama({kModel + "use_fused_kernels=False"})},
       {"Mixtral", testing::mixtral()},
       {"Qwen2Moe", testing::qwen2_moe()},
+      {"Gemma4", testing::gemma4()},
+      {"Gemma4Moe", testing::gemma4_moe()},
       {"Capacity", testing::mixtral({kMoe + "moe_expert_capacity_factor=1.0"})},
   };
 }
@@ -148,9 +150,10 @@ class EveryLayout : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(EveryLayout, TextsAndScoresOfOneProcess) {
   const std::string parallel = "parallel_config.";
-  for (const Family& family : {Family{"llama", llama()}, Family{"gpt2", {}},
-                               Family{"window", llama({kModel + "window_size=[5, 0]"})},
-                               Family{"mixtral", testing::mixtral()}}) {
+  for (const Family& family :
+       {Family{"llama", llama()}, Family{"gpt2", {}},
+        Family{"window", llama({kModel + "window_size=[5, 0]"})},
+        Family{"gemma4", testing::gemma4_moe()}, Family{"mixtral", testing::mixtral()}}) {
     SCOPED_TRACE(family.name);
     const Overrides alone = joined(family.overrides, {kLong, kModel + "num_layers=4"});
     const State start = weights_of(alone);

@@ -104,17 +104,23 @@ TEST_F(OpenModelTest, OtherPrecisions) {
   }
   EXPECT_NE(score(*rounded.model), exact);
   EXPECT_NEAR(score(*rounded.model), exact, 0.02 * std::abs(exact));
-  const OpenModel blocks = open_model({.checkpoint = folder, .dtype = "q8_0"});
-  int quantized = 0;
-  for (const auto& entry : blocks.model->named_parameters()) {
-    EXPECT_EQ(entry.parameter->is_quantized(), entry.parameter->flags().matmul) << entry.name;
-    quantized += entry.parameter->is_quantized() ? 1 : 0;
+  for (const BlockFormat format : kernels::kBlockFormats) {
+    const OpenModel blocks =
+        open_model({.checkpoint = folder, .dtype = std::string(kernels::name_of(format))});
+    int quantized = 0;
+    for (const auto& entry : blocks.model->named_parameters()) {
+      const nn::Parameter& parameter = *entry.parameter;
+      EXPECT_EQ(parameter.is_quantized(), parameter.flags().matmul) << entry.name;
+      EXPECT_TRUE(!parameter.is_quantized() || parameter.quantized().format() == format);
+      quantized += parameter.is_quantized() ? 1 : 0;
+    }
+    EXPECT_EQ(quantized, 4 * 4 + 1);
+    EXPECT_NE(score(*blocks.model), exact);
+    EXPECT_NEAR(score(*blocks.model), exact,
+                (format == BlockFormat::kQ8_0 ? 0.02 : 0.2) * std::abs(exact));
   }
-  EXPECT_EQ(quantized, 4 * 4 + 1);
-  EXPECT_NE(score(*blocks.model), exact);
-  EXPECT_NEAR(score(*blocks.model), exact, 0.02 * std::abs(exact));
   EXPECT_THAT(message_of<ValueError>([&] { open_model({.checkpoint = folder, .dtype = "int4"}); }),
-              Says("expected ... float32, bfloat16 ... q8_0"));
+              Says("expected ... float32, bfloat16 ... q8_0 ... q4_0"));
 }
 
 // Memory peaks at the weights' own bytes and a piece of a file.
@@ -122,7 +128,7 @@ TEST_F(OpenModelTest, WeightsComeStraight) {
   const std::string folder = saved();
   model_.reset();
   CachingAllocator& allocator = RankContext::current().allocator();
-  for (const char* dtype : {"float32", "bfloat16", "q8_0"}) {
+  for (const char* dtype : {"float32", "bfloat16", "q8_0", "q4_0"}) {
     allocator.release_cache();
     const int64_t before = allocator.stats().current_bytes;
     allocator.reset_peak();

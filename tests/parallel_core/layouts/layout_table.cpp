@@ -77,7 +77,34 @@ const std::map<std::string, Overrides>& models() {
   };
   static const Overrides shared = {moe + "moe_shared_expert_intermediate_size=32",
                                    moe + "use_shared_expert_gating=True"};
+  // Each kind of mixer in either half of the model.
+  static const Overrides hybrid =
+      joined(llama, {kModel + "layer_types=[linear_attention, conv, mamba, full_attention, mamba, "
+                              "linear_attention, full_attention, conv]",
+                     kModel + "num_query_groups=4", kModel + "attention_output_gate=True",
+                     kModel + "linear_num_key_heads=4", kModel + "linear_num_value_heads=8",
+                     kModel + "linear_key_head_dim=4", kModel + "linear_value_head_dim=6",
+                     kModel + "linear_conv_kernel_dim=3", kModel + "short_conv_has_bias=True",
+                     kModel + "mamba_num_heads=8", kModel + "mamba_head_dim=6",
+                     kModel + "mamba_state_dim=5", kModel + "mamba_conv_kernel_dim=3"});
+  static const Overrides gemma =
+      joined(llama, {kModel + "untie_embeddings_and_output_weights=False",
+                     kModel + "num_query_groups=4", kModel + "hidden_act=fast_gelu",
+                     kModel + "gated_linear_unit=True", kModel + "norm_placement=sandwich",
+                     kModel + "qk_layernorm=True", kModel + "v_layernorm=True",
+                     kModel + "attention_scale=0.3", kModel + "layer_scalar=True",
+                     kModel + "embedding_multiplier=2", kModel + "window_size=[5, 0]",
+                     kModel + "sliding_window_pattern=2", kModel + "full_attention_kv_channels=8",
+                     kModel + "rotary_config={rope_type: proportional, rotary_percent: 0.5, "
+                              "sliding_rotary_base: 100}",
+                     kModel + "per_layer_embedding_size=6"});
   static const std::map<std::string, Overrides> all = {
+      {"hybrid", hybrid},
+      {"hybrid_groups",
+       joined(hybrid, {kModel + "mamba_num_groups=4", kModel + "mamba_proj_has_bias=True",
+                       kModel + "norm_placement=sandwich", kModel + "mixer_norm_placement=post"})},
+      {"hybrid_documents", joined(joined(hybrid, dropout), documents)},
+      {"hybrid_recompute", joined(hybrid, {"parallel_config.recompute_config.recompute=True"})},
       {"gpt2", gpt2},
       {"llama", llama},
       {"qwen", qwen},
@@ -123,6 +150,13 @@ const std::map<std::string, Overrides>& models() {
                         moe + "moe_router_bias_update_rate=0.001",
                         "training_config.calculate_per_token_loss=True",
                         kModel + "mtp_num_layers=1", kModel + "mtp_loss_scaling_factor=0.5"})},
+      // Gemma 4: layers of two kinds, per-layer embeddings, keys of other layers; and experts.
+      {"gemma4", joined(gemma, {kModel + "num_kv_shared_layers=2"})},
+      {"gemma4_moe",
+       joined(gemma, {kModel + "num_layers=4", kModel + "full_attention_num_query_groups=2",
+                      kModel + "full_attention_value_is_key=True", moe + "num_experts=4",
+                      moe + "moe_router_topk=2", moe + "moe_ffn_hidden_size=24",
+                      moe + "moe_beside_dense=True"})},
       {"gpt2_bf16_params", joined(gpt2, joined(half, {kModel + "params_dtype=bfloat16"}))},
   };
   return all;
@@ -320,6 +354,26 @@ const std::vector<LayoutRow>& layout_table() {
       {"moe_ahead", "dp=2,ep=2,micro=3", {}, true},
       {"moe_ahead", "tp=2,sp,pp=2,dp=2,ep=2,micro=3"},
       {"moe_ahead", "cp=2,dp=2,ep=2,zero=z3"},
+      // Layers whose states go from rank to rank.
+      {"hybrid", "tp=2,sp,micro=3", {}, true},
+      {"hybrid", "cp=2,micro=3", {}, true},
+      {"hybrid", "tp=4,sp,pp=2,micro=3", kSequenceFirst},
+      {"hybrid", "pp=2,vpp=2,dp=2,zero=z3,overlap,micro=4", {}, true},
+      {"hybrid_groups", "tp=4,micro=3"},
+      {"hybrid_groups", "tp=2,sp,cp=2,micro=3", kSequenceFirst, true},
+      {"hybrid_documents", "tp=2,sp,cp=2,pp=2,micro=3", {}, true},
+      {"hybrid_documents", "cp=4,dp=2,zero=z3,micro=3"},
+      {"hybrid_recompute", "cp=2,tp=2,sp,micro=3", {}, true},
+      // Gemma 4. Per-layer embeddings travel with the hidden states.
+      {"gemma4", "tp=4,sp,micro=3", {}, true},
+      {"gemma4", "tp=8"},
+      {"gemma4", "pp=2,micro=3", {}, true},
+      {"gemma4", "tp=2,sp,pp=2,dp=2,zero=z3,micro=3"},
+      {"gemma4", "cp=2,pp=2,micro=3", {}, true},
+      {"gemma4", "tp=2,sp,pp=2,layers=3,5,micro=3", kSequenceFirst},
+      {"gemma4_moe", "tp=2,sp,dp=2,ep=2", {}, true},
+      {"gemma4_moe", "pp=2,vpp=2,dp=2,ep=2,micro=3"},
+      {"gemma4_moe", "cp=2,dp=2,ep=2,zero=z3"},
       // Sequence before batch, against one process with batch before sequence.
       {"llama", "tp=2,sp,pp=2,micro=3", kSequenceFirst, true},
       {"llama", "tp=4,dp=2,dist_opt", kSequenceFirst},

@@ -116,6 +116,12 @@ void expect_run_of_one_process(const Overrides& model, const Layout& layout) {
   });
 }
 
+TEST_P(AdaptersInLayouts, OfGemma4TrainLikeOneProcess) {
+  expect_run_of_one_process(testing::gemma4({"model_config.num_kv_shared_layers=0",
+                                             "model_config.use_double_wide_mlp=False"}),
+                            GetParam());
+}
+
 TEST_P(AdaptersInLayouts, OfLlamaTrainLikeOneProcess) {
   expect_run_of_one_process(kLlama, GetParam());
 }

@@ -1,7 +1,10 @@
 #include "tests/parallel_core/transformer/plain_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
+
+#include "tests/parallel_core/transformer/plain_mixers.h"
 
 namespace tapestry::testing {
 
@@ -26,6 +29,9 @@ class PlainModel {
       }
       x = x + rows_of("pos_embeddings.weight", positions);
     }
+    if (c_.per_layer_embedding_size > 0) {
+      embed_in_layers(rows_of("tok_embeddings.weight", batch_.tokens) * c_.embedding_multiplier);
+    }
     if (c_.embedding_norm) {
       x = norm(x, "embedding_norm");
     }
@@ -49,6 +55,9 @@ class PlainModel {
     objective.backward();
     out.loss = loss.item();
     for (const auto& [name, tensor] : weights_) {
+      if (name.ends_with("layer_scalar")) {  // which is not trained
+        continue;
+      }
       out.gradients[name] = tensor.grad().defined() ? tensor.grad() : zeros_like(tensor);
     }
     return out;
@@ -64,6 +73,22 @@ class PlainModel {
     }
     return matmul(choice, table);
   }
+  // One tensor [B, S, p] for each layer, of x0 and the table.
+  void embed_in_layers(const Tensor& x0) {
+    const int64_t size = c_.per_layer_embedding_size;
+    const Tensor table = rows_of("per_layer_embeddings.weight", batch_.tokens);
+    for (int64_t layer = 0; layer < c_.num_layers; ++layer) {
+      const Tensor rows = weights_.at("per_layer_model_projection.weight")
+                              .slice(0, layer * size, (layer + 1) * size);
+      const Tensor projected =
+          matmul(x0, rows.t()) / std::sqrt(static_cast<double>(c_.hidden_size));
+      const Tensor own =
+          table.slice(2, layer * size, (layer + 1) * size) * std::sqrt(static_cast<double>(size));
+      in_layers_.push_back((norm(projected, "per_layer_projection_norm") + own) /
+                           std::numbers::sqrt2);
+    }
+  }
+
   Tensor one_hot(const std::vector<int64_t>& labels) const {
     Tensor out = zeros({b_, s_, c_.vocab_size}, kFloat64);
     for (size_t i = 0; i < labels.size(); ++i) {
@@ -164,8 +189,8 @@ class PlainModel {
     return has_bias ? y + weights_.at(name + ".bias") : y;
   }
 
-  Tensor activate(const Tensor& x, const std::string& name) const {
-    const std::string& act = c_.hidden_act;
+  Tensor activate(const Tensor& x, const std::string& name, const char* other = nullptr) const {
+    const std::string act = other != nullptr ? other : c_.hidden_act;
     if (act == "xielu") {
       const auto softplus_of = [&](const char* number) {
         return log(exp(weights_.at(name + number + ".weight")) + 1.0);
@@ -200,6 +225,11 @@ class PlainModel {
     if (slides) {
       return f;
     }
+    if (c.rope_type == "proportional") {
+      return 2 * (m + 1) <= static_cast<int64_t>(static_cast<double>(rotated) * c.rotary_percent)
+                 ? f
+                 : 0;
+    }
     const double wavelength = 2 * std::numbers::pi / f;
     const auto length = static_cast<double>(c.original_max_position_embeddings);
     if (c.rope_type != "llama3" || wavelength < length / c.high_freq_factor) {
@@ -217,7 +247,7 @@ class PlainModel {
   Tensor rotate(const Tensor& x) const {
     const int64_t dim = x.size(3);
     const int64_t rotated =
-        c_.multi_latent_attention
+        c_.multi_latent_attention || c_.rotary_config.rope_type == "proportional"
             ? dim
             : static_cast<int64_t>(static_cast<double>(dim) * c_.rotary_config.rotary_percent);
     const int64_t half = rotated / 2;
@@ -290,7 +320,11 @@ class PlainModel {
   }
 
   // Scores, softmax and sums of values, head by head.
-  Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const std::string& name) const {
+  Tensor attend(const Tensor& q,
+                const Tensor& k,
+                const Tensor& v,
+                const std::string& name,
+                const Tensor& gates) const {
     const int64_t heads = q.size(1);
     const int64_t per_group = heads / k.size(1);
     const double scale = c_.attention_scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
@@ -314,22 +348,58 @@ class PlainModel {
       const Tensor shares = (weights / tapestry::sum(weights, {-1}, true)).slice(3, 0, s_);
       contexts.push_back(matmul(shares, v.slice(1, group, group + 1)).squeeze(1));
     }
-    return linear_layer(cat(contexts, -1), name + "wo", c_.out_proj_has_bias);
+    return linear_layer(cat(contexts, -1) * gates, name + "wo", c_.out_proj_has_bias);
   }
 
-  Tensor attention(const Tensor& x, const std::string& name) const {
+  Tensor mix(const Tensor& x, const std::string& name) {
+    if (mixer_kind(c_, layer_) == MixerKind::kAttention) {
+      return attention(x, name + "attention.");
+    }
+    TensorList rows;
+    for (int64_t row = 0; row < b_; ++row) {
+      const std::vector<int64_t> starts = batch_.document_starts.empty()
+                                              ? std::vector<int64_t>()
+                                              : batch_.document_starts[static_cast<size_t>(row)];
+      rows.push_back(plain_mixer(c_, layer_, x.select(0, row), weights_, starts));
+    }
+    return stack(rows, 0);
+  }
+
+  Tensor attention(const Tensor& x, const std::string& name) {
     if (c_.multi_latent_attention) {
       return latent_attention(x, name);
     }
-    const int64_t dim = c_.kv_channels.value();
+    const bool full = c_.layer_types &&
+                      (*c_.layer_types)[static_cast<size_t>(std::min(layer_, c_.num_layers - 1))] ==
+                          "full_attention";
+    const int64_t dim = full ? c_.full_attention_kv_channels.value_or(c_.kv_channels.value())
+                             : c_.kv_channels.value();
+    const int64_t groups = full ? c_.full_attention_num_query_groups.value_or(c_.num_query_groups)
+                                : c_.num_query_groups;
+    const bool shares = layer_ >= c_.num_layers - c_.num_kv_shared_layers &&
+                        layer_ < c_.num_layers && c_.num_kv_shared_layers > 0;
     const auto project = [&](const char* which, int64_t n) {
       return linear_layer(x, name + which, c_.qkv_has_bias)
           .reshape({b_, s_, n, dim})
           .permute({0, 2, 1, 3});
     };
+    const Tensor one = tapestry::full({1}, 1, kFloat64);
+    const Tensor gates = c_.attention_output_gate
+                             ? one / (exp(neg(linear_layer(x, name + "wg", c_.qkv_has_bias))) + 1.0)
+                             : one;
     Tensor q = project("wq", c_.num_attention_heads);
-    Tensor k = project("wk", c_.num_query_groups);
-    Tensor v = project("wv", c_.num_query_groups);
+    if (shares) {
+      if (c_.qk_layernorm) {
+        q = head_norm(q, name + "q_norm");
+      }
+      const auto& [k, v] = last_keys_.at(full);
+      return attend(has_rotation(c_, layer_) ? rotate(q) : q, k, v, name, gates);
+    }
+    Tensor k = project("wk", groups);
+    Tensor v = full && c_.full_attention_value_is_key ? k : project("wv", groups);
+    if (c_.v_layernorm) {
+      v = v / sqrt(mean(v * v, {-1}, true) + c_.norm_epsilon);
+    }
     const auto norm_heads = [&] {
       if (c_.qk_layernorm) {
         q = head_norm(q, name + "q_norm");
@@ -351,7 +421,8 @@ class PlainModel {
     if (c_.qk_layernorm_after_rotary) {
       norm_heads();
     }
-    return attend(q, k, v, name);
+    last_keys_[full] = {k, v};
+    return attend(q, k, v, name, gates);
   }
 
   // With keys and values of every head written out.
@@ -377,7 +448,7 @@ class PlainModel {
                             heads);
     return attend(cat({q.slice(3, 0, plain), rotate(q.slice(3, plain, plain + rotated))}, 3),
                   cat({kv.slice(3, 0, plain), shared.expand({b_, heads, s_, rotated})}, 3),
-                  kv.slice(3, plain, plain + c_.v_head_dim), name);
+                  kv.slice(3, plain, plain + c_.v_head_dim), name, full({1}, 1, kFloat64));
   }
 
   Tensor feed_forward(const Tensor& x, const std::string& name) const {
@@ -400,25 +471,69 @@ class PlainModel {
     return linear_layer(inner, name + "w_down", c_.mlp_has_bias);
   }
 
-  Tensor run_layer(const Tensor& x, const std::string& name) const {
+  // Every expert on every token, times its gate or 0.
+  Tensor experts(const Tensor& x, const Tensor& read, const std::string& name) const {
+    const Tensor scaled = read / sqrt(mean(read * read, {-1}, true) + c_.norm_epsilon) *
+                          weights_.at(name + "router.scale.weight") /
+                          std::sqrt(static_cast<double>(c_.hidden_size));
+    const Tensor logits = matmul(scaled, weights_.at(name + "router.weight").t());
+    const Tensor scores = exp(logits - amax(logits.detach(), {-1}, true));
+    const int64_t count = c_.moe.num_experts;
+    const Tensor chosen = zeros({b_, s_, count}, kFloat64);
+    for (int64_t token = 0; token < b_ * s_; ++token) {
+      const double* row = dense(logits.detach()).data<double>() + token * count;
+      for (int64_t e = 0; e < count; ++e) {
+        const auto better = std::count_if(row, row + count, [&](double z) { return z > row[e]; });
+        chosen.data<double>()[token * count + e] = better < c_.moe.moe_router_topk ? 1 : 0;
+      }
+    }
+    const Tensor kept = scores * chosen;
+    const Tensor gates = kept / tapestry::sum(kept, {-1}, true) *
+                         weights_.at(name + "router.per_expert_scale.weight");
+    Tensor out = zeros({b_, s_, c_.hidden_size}, kFloat64);
+    for (int64_t e = 0; e < count; ++e) {
+      out = out +
+            feed_forward(x, name + "experts." + std::to_string(e) + ".") * gates.slice(2, e, e + 1);
+    }
+    return out;
+  }
+
+  Tensor run_layer(const Tensor& x, const std::string& name) {
     const bool from_norm = c_.apply_residual_connection_post_norm;
     const auto before = [&](const Tensor& t, const char* which) {
-      return norms_inputs(c_) ? norm(t, name + which) : t;
+      return norms_inputs(c_, layer_) ? norm(t, name + which) : t;
     };
     const auto after = [&](const Tensor& t, const char* which) {
-      return (norms_outputs(c_) ? norm(t, name + which) : t) * c_.residual_multiplier;
+      return (norms_outputs(c_, layer_) ? norm(t, name + which) : t) * c_.residual_multiplier;
     };
     const Tensor normed = before(x, "attention_norm");
-    const Tensor attended = after(attention(normed, name + "attention."), "attention_post_norm");
+    const Tensor attended = after(mix(normed, name), "attention_post_norm");
     const Tensor middle = (from_norm ? normed : x) + attended;
-    const Tensor middle_normed = shares_norm(c_)           ? normed
-                                 : has_parallel_blocks(c_) ? before(x, "ffn_norm")
-                                                           : before(middle, "ffn_norm");
-    const Tensor fed = after(feed_forward(middle_normed, name + "feed_forward."), "ffn_post_norm");
-    return (from_norm ? middle_normed : middle) + fed;
+    const Tensor middle_normed = shares_norm(c_, layer_)           ? normed
+                                 : has_parallel_blocks(c_, layer_) ? before(x, "ffn_norm")
+                                                                   : before(middle, "ffn_norm");
+    Tensor block = feed_forward(middle_normed, name + "feed_forward.");
+    if (c_.moe.num_experts > 1) {
+      EXPECT_TRUE(c_.moe.moe_beside_dense);
+      block = norm(block, name + "dense_post_norm") +
+              norm(experts(norm(middle, name + "moe_norm"), middle, name + "moe."),
+                   name + "moe_post_norm");
+    }
+    Tensor out = (from_norm ? middle_normed : middle) + after(block, "ffn_post_norm");
+    if (c_.per_layer_embedding_size > 0) {
+      const Tensor gate =
+          activate(linear_layer(out, name + "per_layer_gate", false), name, "fast_gelu");
+      out = out + norm(linear_layer(gate * in_layers_[static_cast<size_t>(layer_)],
+                                    name + "per_layer_projection", false),
+                       name + "per_layer_norm");
+    }
+    const auto scalar = weights_.find(name + "layer_scalar");
+    return scalar == weights_.end() ? out : out * scalar->second;
   }
 
   int64_t layer_ = 0;
+  TensorList in_layers_;                                 // per-layer embeddings
+  std::map<bool, std::pair<Tensor, Tensor>> last_keys_;  // by kind, and values
   const TransformerConfig& c_;
   const data::Batch& batch_;
   int64_t b_;

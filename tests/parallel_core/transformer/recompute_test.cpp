@@ -8,6 +8,7 @@
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/estimates/recompute_estimate.h"
 #include "parallel_core/transformer/activation_recorder.h"
+#include "tests/parallel_core/model_families.h"
 #include "tests/parallel_core/model_run.h"
 #include "tests/parallel_core/parallel_testing.h"
 
@@ -126,7 +127,8 @@ TEST_P(RecomputedLayers, TrainToTheSameBits) {
       joined(kGpt, {"model_config.use_fused_kernels=False",
                     "model_config.apply_residual_connection_post_norm=True"});
   const std::vector<Form>& all = forms();
-  for (const Overrides* model : {&kFull, &half, &composed}) {
+  const Overrides gemma = testing::gemma4_moe();
+  for (const Overrides* model : {&kFull, &half, &composed, &gemma}) {
     const ModelRun plain = train(GetParam(), *model);
     for (const Form& form : all) {
       if (model != &kFull && !form.for_all_models) {
@@ -139,6 +141,20 @@ TEST_P(RecomputedLayers, TrainToTheSameBits) {
       testing::expect_states_equal(run.gradients, plain.gradients);
       testing::expect_states_equal(run.weights, plain.weights);
     }
+  }
+}
+
+// Keys that later layers read are there for them.
+TEST(RecomputedKeys, OfOtherLayersTrainToTheSameBits) {
+  const Overrides model =
+      testing::gemma4({"model_config.num_layers=6", "model_config.num_kv_shared_layers=3"});
+  const ModelRun plain = train({}, model);
+  for (const Form& form : forms()) {
+    SCOPED_TRACE(form.name);
+    const ModelRun run = train({}, joined(model, form.overrides));
+    EXPECT_EQ(run.losses, plain.losses);
+    testing::expect_states_equal(run.gradients, plain.gradients);
+    testing::expect_states_equal(run.weights, plain.weights);
   }
 }
 
@@ -284,7 +300,7 @@ TEST(RecomputedLayer, KeepsWhatTheEstimateSays) {
       EXPECT_LE(kept, 1.1 * estimate + rows) << form.name << " " << model.size();
     }
     const Overrides usual = joined(batch, model);
-    const double estimate = layer_cost(wide(usual), RecomputePolicy()).kept;
+    const double estimate = layer_cost(wide(usual), RecomputePolicy(), 0).kept;
     EXPECT_GE(kept_bytes(usual), estimate);
     EXPECT_LE(kept_bytes(usual), 1.1 * estimate + rows);
   }

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/parallel_core/model_families.h"
+
 namespace tapestry::testing {
 
 struct Structure {
@@ -23,6 +25,15 @@ inline std::vector<Structure> structures() {
   const std::string no_bias = m + "add_bias_linear=False";
   const std::string sandwich = m + "use_sandwich_norm=True";
   const std::string post_norm = m + "apply_residual_connection_post_norm=True";
+  const auto joined = [](std::vector<std::string> a, const std::vector<std::string>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  };
+  const std::vector<std::string> delta_net = {
+      m + "linear_num_key_heads=4", m + "linear_num_value_heads=8", m + "linear_key_head_dim=6",
+      m + "linear_value_head_dim=10"};
+  const std::vector<std::string> mamba = {m + "mamba_num_heads=4", m + "mamba_head_dim=6",
+                                          m + "mamba_state_dim=5"};
   return {
       {"gpt2", {}},
       {"llama", {rope, rms, swiglu, no_bias, untied}},
@@ -51,6 +62,25 @@ inline std::vector<Structure> structures() {
       {"window_of_one", {m + "window_size=[0, 0]"}},
       {"qk_layernorm", {rope, m + "qk_layernorm=True"}},
       {"qk_rmsnorm", {rope, rms, m + "qk_layernorm=True", grouped, m + "num_query_groups=2"}},
+      {"output_gate",
+       {rope, rms, m + "attention_output_gate=True", grouped, m + "num_query_groups=2"}},
+      {"gated_delta_net",
+       joined({rope, rms, no_bias, m + "layer_types=[linear_attention, full_attention]",
+               m + "attention_output_gate=True"},
+              delta_net)},
+      {"gated_delta_net_with_negative_eigenvalues",
+       joined({rms, m + "layer_types=[linear_attention]", m + "linear_allow_neg_eigval=True",
+               m + "linear_norm_epsilon=1e-4", m + "norm_placement=post",
+               m + "mixer_norm_placement=pre", m + "layernorm_zero_centered_gamma=True"},
+              delta_net)},
+      {"short_conv", {rope, m + "layer_types=[conv, full_attention]"}},
+      {"short_conv_with_bias",
+       {m + "layer_types=[conv]", m + "short_conv_has_bias=True", m + "short_conv_kernel_dim=4"}},
+      {"mamba", joined({rms, m + "layer_types=[full_attention, mamba]"}, mamba)},
+      {"mamba_in_groups", joined({rms, m + "layer_types=[mamba]", m + "mamba_num_groups=4",
+                                  m + "mamba_proj_has_bias=True", m + "mamba_conv_has_bias=False",
+                                  m + "mamba_time_step_limit=[0.3, 1.4]"},
+                                 mamba)},
       {"fast_gelu", {m + "hidden_act=fast_gelu"}},
       {"relu", {m + "hidden_act=relu"}},
       {"silu", {m + "hidden_act=silu"}},
@@ -132,6 +162,29 @@ inline std::vector<Structure> structures() {
       {"ahead_after_a_window",
        {rope, m + "window_size=[2, 0]", m + "layer_types=[full_attention, sliding_attention]",
         m + "no_rope_layers=[1, 0]", m + "mtp_num_layers=2", grouped, m + "num_query_groups=2"}},
+      {"heads_by_kind",
+       {rope, rms, m + "window_size=[3, 0]", m + "sliding_window_pattern=2",
+        m + "full_attention_kv_channels=12", m + "rotary_config.rotary_percent=0.5",
+        m + "qk_layernorm=True", m + "v_layernorm=True"}},
+      {"proportional_rotation",
+       {rope, m + "rotary_config.rope_type=proportional", m + "rotary_config.rotary_percent=0.6",
+        m + "rotary_config.seq_len_interpolation_factor=2"}},
+      {"values_that_are_keys",
+       {rope, rms, grouped, m + "num_query_groups=2", m + "window_size=[3, 0]",
+        m + "sliding_window_pattern=2", m + "full_attention_num_query_groups=1",
+        m + "full_attention_value_is_key=True", m + "qk_layernorm=True", m + "clip_qkv=0.5"}},
+      {"shared_keys",
+       {rope, m + "num_layers=3", m + "num_kv_shared_layers=2", m + "use_double_wide_mlp=True",
+        m + "qk_layernorm=True"}},
+      {"shared_keys_by_kind",
+       {rms, swiglu, no_bias, m + "num_layers=5", m + "num_kv_shared_layers=2",
+        m + "window_size=[2, 0]",
+        m + "layer_types=[full_attention, sliding_attention, sliding_attention, full_attention, "
+            "sliding_attention]"}},
+      {"per_layer_embeddings", {rope, m + "per_layer_embedding_size=6"}},
+      {"layer_scalar", {rope, rms, m + "layer_scalar=True", m + "norm_placement=parallel"}},
+      {"gemma4", gemma4()},
+      {"gemma4_moe", gemma4_moe()},
   };
 }
 

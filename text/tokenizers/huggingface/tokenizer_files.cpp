@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "autograd/io/input_file.h"
+#include "autograd/io/packed_folder.h"
 #include "autograd/tensor/error.h"
 #include "text/util/checksum.h"
 #include "text/util/utf8.h"
@@ -27,7 +28,7 @@ std::string in_folder(const std::string& folder, const char* name) {
 
 // An object; null where there is no such file.
 Json read_object(const std::string& path) {
-  if (!fs::exists(path)) {
+  if (!path_exists(path)) {
     return {};
   }
   Json json = parse_json(read_tokenizer_file(path), path);
@@ -193,28 +194,26 @@ const std::vector<std::string>& tokenizer_file_names() {
 }
 
 bool has_tokenizer_files(const std::string& folder) {
-  namespace fs = std::filesystem;
-  return fs::exists(fs::path(folder) / "tokenizer.json") ||
-         (fs::exists(fs::path(folder) / "vocab.json") &&
-          fs::exists(fs::path(folder) / "merges.txt"));
+  return path_exists(folder + "/tokenizer.json") ||
+         (path_exists(folder + "/vocab.json") && path_exists(folder + "/merges.txt"));
 }
 
 TokenizerFiles find_tokenizer_files(const std::string& path) {
   namespace fs = std::filesystem;
-  if (!fs::is_directory(path)) {
-    check<IoError>(fs::exists(path), path,
+  if (!folder_exists(path)) {
+    check<IoError>(path_exists(path), path,
                    ": is missing, expected a tokenizer.json, or a folder with one");
     const fs::path parent = fs::path(path).parent_path();
     return {parent.empty() ? "." : parent.string(), path, "", ""};
   }
   TokenizerFiles files{path, "", "", ""};
-  if (const auto json = fs::path(path) / "tokenizer.json"; fs::exists(json)) {
+  if (const auto json = fs::path(path) / "tokenizer.json"; path_exists(json.string())) {
     files.tokenizer_json = json.string();
     return files;
   }
   files.vocab_json = tokenizer_files::in_folder(path, "vocab.json");
   files.merges_txt = tokenizer_files::in_folder(path, "merges.txt");
-  check<IoError>(fs::exists(files.vocab_json) && fs::exists(files.merges_txt), path,
+  check<IoError>(path_exists(files.vocab_json) && path_exists(files.merges_txt), path,
                  ": has neither tokenizer.json nor vocab.json with merges.txt");
   return files;
 }
@@ -239,7 +238,7 @@ std::map<std::string, std::string> tokenizer_files_to_copy(const std::string& pa
   std::map<std::string, std::string> found;
   for (const std::string& name : tokenizer_file_names()) {
     const fs::path file = fs::path(files.folder) / name;
-    if (name != "generation_config.json" && fs::exists(file)) {
+    if (name != "generation_config.json" && path_exists(file.string())) {
       found[name] = file.string();
     }
   }

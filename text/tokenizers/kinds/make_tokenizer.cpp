@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "autograd/io/packed_folder.h"
 #include "autograd/tensor/error.h"
 #include "text/tokenizers/huggingface/huggingface_tokenizer.h"
 #include "text/tokenizers/kinds/character_tokenizer.h"
@@ -15,7 +16,7 @@ bool is_tokenizer_type(std::string_view type) {
 
 std::string tokenizer_file(const std::string& type, const std::string& model) {
   const std::filesystem::path file = std::filesystem::path(model) / "tokenizer.json";
-  return type == "huggingface" && std::filesystem::exists(file) ? file.string() : model;
+  return type == "huggingface" && path_exists(file.string()) ? file.string() : model;
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& model_file) {

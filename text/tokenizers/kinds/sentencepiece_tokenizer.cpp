@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "autograd/io/packed_folder.h"
 #include "autograd/tensor/error.h"
 #include "text/tokenizers/huggingface/added_tokens.h"
 #include "text/tokenizers/huggingface/tokenizer_files.h"
@@ -235,7 +236,7 @@ void SentencePieceTokenizer::read_folder(const std::string& bytes) {
   const std::string folder = parent.empty() ? "." : parent.string();
   for (const char* name :
        {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) {
-    if (const fs::path file = fs::path(folder) / name; fs::exists(file)) {
+    if (const fs::path file = fs::path(folder) / name; path_exists(file.string())) {
       files_beside_.push_back(file.string());
     }
   }

@@ -58,9 +58,9 @@ says "step 3: there is room for a checkpoint again"
 
 expect 0 plain --
 says_not "worse than it began"
-expect 1 worse -- --set optimizer_config.learning_rate=30 --set training_config.training_iters=30
+expect 1 worse -- --set optimizer_config.learning_rate=3 --set training_config.training_iters=30
 says "ends worse than it began: the lowest loss of its last 10 steps is .*, its first was 5"
-says "a lower optimizer_config.learning_rate \(it is 30"
+says "a lower optimizer_config.learning_rate \(it is 3"
 [[ -f worse/checkpoint/step_00000030/manifest.json ]] || fail "has no checkpoint"
 
 ((failures == 0)) && echo "full_disk_test: passed"
