@@ -1,4 +1,5 @@
 // Samples of attention and rotary embedding.
+#include "autograd/kernels/machine/cpu.h"
 #include "autograd/ops/transformer/attention.h"
 #include "autograd/ops/transformer/cached_attention.h"
 #include "autograd/ops/transformer/rope.h"
@@ -11,7 +12,8 @@ OP_SAMPLES(scaled_dot_product_attention) {
   // dq and dk are made of p (dp - sum(dy y)) with the rounded y: of a few keys a difference of
   // numbers that are nearly equal. Where the processor multiplies pairs of bfloat16, p is rounded
   // before it meets the values, and so is the result.
-  rounds(2, 7);
+  const bool multiplies_pairs = cpu_level() >= CpuLevel::kAvx512Bf16;
+  rounds(multiplies_pairs ? 2 : 1, multiplies_pairs ? 7 : 6);
   const auto with = [](const AttentionOptions& options) {
     return [=](const Tensor& q, const Tensor& k, const Tensor& v) {
       return scaled_dot_product_attention(q, k, v, options);

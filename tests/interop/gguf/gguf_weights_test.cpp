@@ -36,7 +36,7 @@ using testing::HandTensor;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Bytes of any blocks whose scales are finite: halves of 0x2XXX.
+// Bytes of any blocks whose scales are finite: float16 numbers of about 0.01.
 std::string some_blocks(GgufType type, int64_t count) {
   std::string bytes(gguf_bytes(type, count), '\0');
   uint32_t state = 12345;

@@ -46,7 +46,7 @@ void expect_like_plain_model(const Overrides& overrides, const data::Batch& batc
     EXPECT_NEAR(found.result.mtp_losses[i], expected.ahead[i], 1e-5 * expected.ahead[i]);
   }
   // What is rounded in each layer adds up.
-  const auto layers = static_cast<double>(all_layers(trainer.config.model_config));
+  const auto layers = static_cast<double>(trainer.config.model_config.num_layers);
   testing::expect_states_close(found.tensors, expected.gradients, 1e-5 * std::max(2.0, layers));
 }
 
@@ -107,7 +107,7 @@ TEST_P(EveryStructure, SequenceFirstIsTheSame) {
   testing::jitter(*sequence_first.model);
   const data::Batch batch = make_batch(batch_first.config, 3);
   // Products round otherwise; through more layers by as much as the plain model may be away.
-  const auto layers = static_cast<double>(all_layers(batch_first.config.model_config));
+  const auto layers = static_cast<double>(batch_first.config.model_config.num_layers);
   EXPECT_LE(distance(logits_of(*sequence_first.model, batch).transpose(0, 1),
                      logits_of(*batch_first.model, batch)),
             layers > 2 ? 1e-5 : 2e-6);
