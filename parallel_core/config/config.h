@@ -42,6 +42,12 @@ struct ResumeChoice {
   bool operator==(const ResumeChoice&) const = default;
 };
 
+/// Values for a constructor that a program registered under a name: whatever it knows.
+struct OwnOptions {
+  std::map<std::string, config::Value> values;
+  bool operator==(const OwnOptions&) const = default;
+};
+
 struct TrainingConfig {
   int64_t seed = 1234;
   std::string output_dir = "./output";
@@ -73,6 +79,8 @@ struct TrainingConfig {
   std::string loss_reduction = "mean";
   bool calculate_per_token_loss = false;
   std::optional<int64_t> gradient_accumulation_steps;  // resolved: part of micro_batch_num
+  // {sequences of the first steps, increment, sequences until the full batch}; empty: always full
+  std::optional<std::vector<int64_t>> rampup_batch_size;
   bool wrap_with_ddp = false;
   bool accumulate_allreduce_grads_in_fp32 = false;
   bool overlap_grad_reduce = false;
@@ -200,6 +208,8 @@ struct DatasetConfig {
   std::optional<std::vector<std::string>> text;  // files that are tokenised on first use
   std::string split = "969,30,1";
   std::optional<std::string> step_data_dir;
+  std::optional<std::string> data_source;  // registered name; empty: the keys above say it
+  OwnOptions data_source_kwargs;
   std::string tokenizer_type = "sentencepiece";
   std::optional<std::string> tokenizer_model;
   std::optional<double> character_coverage;  // of a tokenizer that is trained on first use
@@ -231,6 +241,7 @@ struct RotaryConfig {
   bool truncate = true;
   std::optional<double> mscale;
   std::optional<double> mscale_all_dim;
+  bool mscale_on_angles = false;  // the ratio of both multiplies angles, not cosines and sines
   std::optional<double> attention_factor;           // yarn, longrope
   std::optional<std::vector<double>> short_factor;  // longrope
   std::optional<std::vector<double>> long_factor;
@@ -301,6 +312,17 @@ struct MambaConfig {
   bool operator==(const MambaConfig&) const = default;
 };
 
+/// Residual streams that every block reads from and writes to by learned, input-dependent weights
+/// (manifold-constrained hyper-connections, arXiv:2512.24880).
+struct HyperConnectionConfig {
+  bool enabled = false;
+  int64_t num_streams = 4;
+  int64_t sinkhorn_iterations = 20;
+  double init_gating_factor = 0.01;
+  double norm_epsilon = 1e-6;
+  bool operator==(const HyperConnectionConfig&) const = default;
+};
+
 /// Mixtures of experts: the layers whose feed-forward block is one.
 struct MoEConfig {
   int64_t num_experts = 1;  // of a layer; 1: none
@@ -331,6 +353,7 @@ struct MoEConfig {
   std::vector<MoEBalanceLoss> balance_losses;  // resolved: what the four keys above ask for
   std::optional<int64_t> expert_group_size;    // number of groups of the balance loss "device"
   std::optional<double> moe_z_loss_coeff;
+  std::string moe_aux_loss_choice = "routed";  // routed | scores: what counts as an assignment
   std::optional<double> moe_input_jitter_eps;
   std::optional<double> moe_expert_capacity_factor;  // resolved: empty or above 0
   bool moe_pad_expert_input_to_capacity = false;
@@ -339,6 +362,7 @@ struct MoEConfig {
   std::optional<std::string> upcycle_from;
   bool moe_router_force_load_balancing = false;
   bool moe_grouped_gemm = false;
+  bool moe_apply_probs_on_input = false;
   bool use_self_defined_alltoall = false;
   MoECompatibility compatibility;
   bool operator==(const MoEConfig&) const = default;
@@ -365,6 +389,9 @@ struct LoraConfig {
   double lora_alpha = 32;
   double lora_dropout = 0.0;
   std::optional<LoraTargets> target_cells;
+  std::vector<std::string> exclude_cells;  // regular expressions, as in LoraTargets
+  std::optional<double> lora_a_std;        // empty: uniform, as PEFT
+  double lora_b_std = 0.0;
   bool use_rslora = false;
   bool use_dora = false;
   std::string bias = "none";                 // none | lora_only: those beside adapters are trained
@@ -451,6 +478,7 @@ struct TransformerConfig {
   LinearAttentionConfig linear_attention;
   ShortConvConfig short_conv;
   MambaConfig mamba;
+  HyperConnectionConfig hyper_connections;
   bool apply_residual_connection_post_norm = false;
   bool use_final_norm = true;
   std::optional<DType> residual_connection_dtype;  // empty: that of the activations
@@ -507,6 +535,9 @@ struct TransformerConfig {
   bool operator==(const TransformerConfig&) const = default;
 };
 
+/// Rows of numbers.
+using FloatTable = std::vector<std::vector<double>>;
+
 struct LearningRateSchedulerConfig {
   int64_t warmup_steps = 0;
   int64_t decay_steps = 0;
@@ -521,8 +552,10 @@ struct OptimizerConfig {
   double learning_rate = 1e-3;
   std::optional<LearningRateSchedulerConfig> learning_rate_scheduler_kwargs;
   double weight_decay = 0.0;
-  std::optional<double> start_weight_decay;  // resolved: never empty
-  std::optional<double> end_weight_decay;    // resolved: never empty
+  std::optional<std::vector<std::string>> weight_decay_include;  // names that decay in any case
+  std::optional<std::vector<std::string>> weight_decay_exclude;  // and that never do
+  std::optional<double> start_weight_decay;                      // resolved: never empty
+  std::optional<double> end_weight_decay;                        // resolved: never empty
   std::string weight_decay_incr_style = "constant";
   double clip_grad = 0.0;  // 0: off
   std::vector<double> betas = {0.9, 0.999};
@@ -539,7 +572,12 @@ struct OptimizerConfig {
   double eps1 = 1e-30;
   double eps2 = 1e-3;
   double eps3 = 1e-16;
-  int64_t ns_steps = 5;                       // Muon
+  int64_t ns_steps = 5;                                   // Muon
+  std::optional<FloatTable> ns_coefficients;              // rows {a, b, c, iterations}
+  std::optional<std::vector<std::string>> adamw_include;  // names that Muon leaves to AdamW
+  bool qk_clip_enabled = false;
+  double qk_clip_threshold = 100.0;
+  OwnOptions optimizer_kwargs;                // of a registered optimizer_type
   std::string ns_dtype = "auto";              // auto | float32 | bfloat16
   std::string adjust_lr = "match_rms_adamw";  // match_rms_adamw | original
   double matched_adamw_rms = 0.2;
@@ -550,6 +588,14 @@ struct OptimizerConfig {
   std::optional<int64_t> lr_wsd_decay_iters;
   std::optional<int64_t> lr_wsd_decay_samples;
   std::string lr_wsd_decay_style = "linear";
+  std::optional<double> lr_num_cycles;  // cosine, cosine_restarts
+  int64_t lr_keep_iters = 0;            // cooldown: at the largest rate, before it falls
+  int64_t lr_final_iters = 0;           // cooldown: at min_lr, before final_lr
+  std::optional<double> final_lr;       // cooldown; empty: min_lr
+  int64_t lr_restart_iters = 0;         // warm_restarts: of the first cycle
+  int64_t lr_restart_mult = 1;          // warm_restarts: each cycle is so many times the last
+  double lr_decay_power = 1.0;          // polynomial
+  OwnOptions lr_schedule_kwargs;        // of a registered lr_decay_style
   int64_t lr_warmup_iters = 0;
   int64_t lr_warmup_samples = 0;
   std::optional<double> lr_warmup_fraction;
@@ -570,6 +616,7 @@ struct OptimizerConfig {
 struct TensorBoardConfig {
   std::optional<std::string> tensorboard_dir;  // empty: none are written
   int64_t tensorboard_queue_size = 10;
+  int64_t tensorboard_log_interval = 1;
   bool log_loss_scale_to_tensorboard = false;
   bool log_timers_to_tensorboard = false;
   bool log_expert_load_to_tensorboard = false;
@@ -595,6 +642,9 @@ struct MonitorConfig {
   bool local_norm = false;
   std::string value_format = "fixed";  // fixed | scientific | general
   std::optional<double> slow_rank_factor;
+  std::optional<int64_t> max_logits_interval;                    // steps; empty: not measured
+  std::optional<int64_t> save_tokens_per_expert_interval;        // micro-batches; empty: never
+  std::optional<std::vector<int64_t>> tokens_per_expert_layers;  // {n}: the first n; empty: all
   bool use_skip_data_by_global_norm = false;
   bool check_for_global_norm = false;
   double global_norm_spike_threshold = 3.0;
