@@ -51,10 +51,20 @@ void visit_by_samples(Options& o, Visit&& visit) {
   visit("lr_warmup_samples", o.lr_warmup_samples);
   visit("lr_decay_samples", o.lr_decay_samples);
   visit("lr_wsd_decay_samples", o.lr_wsd_decay_samples);
+  // Older checkpoints lack these.
+  visit.may_lack();
+  visit("lr_num_cycles", o.lr_num_cycles);
+  visit("lr_decay_power", o.lr_decay_power);
+  visit("final_lr", o.final_lr);
+  visit("lr_keep_iters", o.lr_keep_iters);
+  visit("lr_final_iters", o.lr_final_iters);
+  visit("lr_restart_iters", o.lr_restart_iters);
+  visit("lr_restart_mult", o.lr_restart_mult);
 }
 
 struct Writer {
   ordered_json& out;
+  void may_lack() const {}
   template <class T>
   void operator()(const char* name, const T& value) const {
     out[name] = value;
@@ -65,11 +75,22 @@ struct Writer {
   }
 };
 
-// Members of one object, each of which has to be there once.
+// Members of one object, each of which has to be there once, but for those that may lack.
 struct Reader {
   const json& in;
   const std::string& source;
   size_t members = 1;  // "type"
+  bool lacks = false;
+
+  void may_lack() { lacks = true; }
+  bool has(const char* name) {
+    const bool found = in.contains(name);
+    members += found ? 1 : 0;
+    if (!found && !lacks) {
+      fail(name);
+    }
+    return found;
+  }
 
   [[noreturn]] void fail(const char* name) const {
     throw IoError(concat(source, ": schedule: the member ", name,
@@ -102,19 +123,13 @@ struct Reader {
   }
   template <class T>
   void operator()(const char* name, T& out) {
-    ++members;
-    if (!in.contains(name)) {
-      fail(name);
+    if (has(name)) {
+      take(in[name], name, out);
     }
-    take(in[name], name, out);
   }
   template <class T>
   void operator()(const char* name, std::optional<T>& out) {
-    ++members;
-    if (!in.contains(name)) {
-      fail(name);
-    }
-    if (!in[name].is_null()) {
+    if (has(name) && !in[name].is_null()) {
       take(in[name], name, out.emplace());
     }
   }
@@ -137,6 +152,27 @@ std::string differences(const json& stored, const json& configured) {
     }
   }
   return text;
+}
+
+OptimizerParamSchedulerOptions read_by_samples(Reader& reader) {
+  OptimizerParamSchedulerOptions options;
+  visit_by_samples(options, reader);
+  reader.finish();
+  return options;
+}
+
+// A stored schedule with all members that one of today has.
+json completed_state(const std::string& stored, const std::string& source) {
+  json content = json::parse(stored);
+  if (content["type"] != kBySamples) {
+    return content;
+  }
+  Reader reader{content, source};
+  const OptimizerParamSchedulerOptions options = read_by_samples(reader);
+  ordered_json all;
+  all["type"] = kBySamples;
+  visit_by_samples(options, Writer{all});
+  return json::parse(all.dump());
 }
 
 }  // namespace
@@ -170,10 +206,7 @@ static std::unique_ptr<optim::Schedule> read_schedule(const std::string& state,
     return std::make_unique<optim::LearningRateScheduler>(options);
   }
   if (content["type"] == kBySamples) {
-    OptimizerParamSchedulerOptions options;
-    visit_by_samples(options, reader);
-    reader.finish();
-    return std::make_unique<OptimizerParamScheduler>(options);
+    return std::make_unique<OptimizerParamScheduler>(read_by_samples(reader));
   }
   check<IoError>(content["type"] == kConstant, source, ": schedule: the type ",
                  content["type"].dump(), " is not known");
@@ -201,7 +234,7 @@ ResumedSchedule resume_schedule(const AllConfig& config,
   const OptimizerConfig& o = config.optimizer_config;
   std::unique_ptr<optim::Schedule> of_checkpoint = schedule_from_state(stored, source);
   const std::string configured = schedule_state(config, data_parallel_size);
-  const std::string other = differences(json::parse(stored), json::parse(configured));
+  const std::string other = differences(completed_state(stored, source), json::parse(configured));
   if (o.override_opt_param_scheduler || other.empty()) {
     return {.schedule = get_optimizer_param_scheduler(config, data_parallel_size),
             .state = configured,

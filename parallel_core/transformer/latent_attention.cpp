@@ -128,6 +128,13 @@ std::string MultiLatentAttention::extra_repr() const {
                 ", values=", values_, core_.described());
 }
 
+RowTurns MultiLatentAttention::row_turns() const {
+  const std::string prefix = concat("layers.", layer_, ".attention.");
+  return {{concat(prefix, q_proj_ != nullptr ? "wq" : "wq_b", ".weight"), {plain_, rotated_}},
+          {prefix + "wkv_a.weight", {rank_, rotated_}},
+          {prefix + "wkv_b.weight", {plain_, values_}}};
+}
+
 // [B, S, n * D] or [S, B, n * D] -> [B, n, S, D]
 Tensor MultiLatentAttention::heads(const Tensor& x, int64_t count, int64_t channels) const {
   const Tensor split = x.reshape({x.size(0), x.size(1), count, channels});

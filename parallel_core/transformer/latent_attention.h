@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "parallel_core/row_turns.h"
 #include "parallel_core/transformer/attention.h"
 #include "parallel_core/transformer/norm.h"
 
@@ -19,13 +20,16 @@ namespace tapestry {
 ///
 /// With a cache a token keeps c and r alone. Queries are then multiplied by the matrix that would
 /// have made keys of c, and what is attended, a sum of c, by that which makes values.
-class MultiLatentAttention final : public TokenMixer {
+class MultiLatentAttention final : public TokenMixer, public HasRowTurns {
  public:
   /// `layer_number` counts from 1. ValueError if the ranks do not divide the heads.
   MultiLatentAttention(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
 
   std::string type_name() const override { return "MultiLatentAttention"; }
   std::string extra_repr() const override;
+  /// Of each head's queries the rows without and with rotation, of what makes keys and values the
+  /// rows of both, and of what makes c and r the rows of either.
+  RowTurns row_turns() const override;
   using TokenMixer::forward;
   OutputAndBias forward(const Tensor& x,
                         const AttentionContext& context,

@@ -228,6 +228,33 @@ class Reader {
     });
   }
 
+  Value float_table(const RawNode& text) {
+    const RawNode node = unquoted(text);
+    const bool rows = !node.items.empty() && node.items.front().kind == RawNode::Kind::kList;
+    return list(node, type_text(key_), [&](const RawNode& entry) -> Value {
+      if ((entry.kind == RawNode::Kind::kList) != rows) {
+        return fail(rows ? "lists of numbers" : "numbers", entry);
+      }
+      if (!rows) {
+        return floating(entry);
+      }
+      Value::List row;
+      append_numbers(entry, row);
+      return {std::move(row)};
+    });
+  }
+
+  // Those of lists within, too: [[a, b, c], 8].
+  void append_numbers(const RawNode& node, Value::List& row) {
+    for (const RawNode& entry : node.items) {
+      if (entry.kind == RawNode::Kind::kList) {
+        append_numbers(entry, row);
+      } else {
+        row.push_back(floating(entry));
+      }
+    }
+  }
+
   // A boolean, numbers per stage, or rows of numbers; null: none of these.
   Value layer_counts(const RawNode& node) {
     const ScalarKind type = kind(node);
@@ -430,6 +457,8 @@ Value parse_value(const Key& key, const RawNode& node, std::string& error) {
         return reader.string_list(node);
       case Type::kLayerTable:
         return reader.layer_table(node);
+      case Type::kFloatTable:
+        return reader.float_table(node);
       case Type::kRecompute:
         return reader.recompute(node);
       case Type::kSwitchOrName:

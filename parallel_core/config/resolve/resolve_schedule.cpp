@@ -1,9 +1,12 @@
 // Rules of the schedules of learning rate and weight decay. The errors are those of the original's
 // OptimizerParamScheduler, found before any work.
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "parallel_core/config/resolve/resolve.h"
 #include "parallel_core/config/schema/schema.h"
@@ -12,7 +15,8 @@ namespace tapestry::config {
 namespace {
 
 struct Schedule {
-  double decay = 0;  // all in steps, or all in sequences
+  double per_step = 1;  // what a step counts, of one data-parallel rank at least
+  double decay = 0;     // all in steps, or all in sequences
   double warmup = 0;
   std::optional<int64_t> wsd;
   const char* warmup_key = "optimizer_config.lr_warmup_iters";
@@ -27,6 +31,7 @@ Schedule schedule_of(const AllConfig& config) {
         optimizer.lr_decay_samples.value_or(config.dataset_config.train_samples));
     s.warmup = static_cast<double>(optimizer.lr_warmup_samples);
     s.wsd = optimizer.lr_wsd_decay_samples;
+    s.per_step = static_cast<double>(global_batch_size(config));
     s.warmup_key = "optimizer_config.lr_warmup_samples";
     s.wsd_key = "optimizer_config.lr_wsd_decay_samples";
   } else {
@@ -60,6 +65,51 @@ void check_units(Resolution& r) {
   }
 }
 
+// Keys that only some styles read.
+void check_style_keys(Resolution& r, const std::string& style) {
+  struct Reader {
+    const char* key;
+    std::vector<std::string_view> styles;
+  };
+  static const std::vector<Reader> all = {
+      {"lr_num_cycles", {"cosine", "cosine_restarts", "cooldown"}},
+      {"lr_decay_power", {"polynomial"}},
+      {"lr_keep_iters", {"cooldown"}},
+      {"lr_final_iters", {"cooldown"}},
+      {"final_lr", {"cooldown"}},
+      {"lr_restart_iters", {"warm_restarts"}},
+      {"lr_restart_mult", {"warm_restarts"}},
+  };
+  for (const Reader& reader : all) {
+    if (std::count(reader.styles.begin(), reader.styles.end(), style) == 0 &&
+        differs_from_default(r.config(), "optimizer_config", reader.key)) {
+      std::string styles;
+      for (const std::string_view known : reader.styles) {
+        styles += concat(styles.empty() ? "" : ", ", known);
+      }
+      r.error(concat("optimizer_config.", reader.key),
+              concat("has no effect with lr_decay_style ", style, "; it belongs to ", styles));
+    }
+  }
+}
+
+void check_cycles(Resolution& r, const std::string& style, const Schedule& s) {
+  const auto& optimizer = r.config().optimizer_config;
+  if (style == "warm_restarts" && optimizer.lr_restart_iters == 0) {
+    r.error("optimizer_config.lr_restart_iters", "is required by lr_decay_style warm_restarts");
+  }
+  if (style != "cooldown" || !r.sound({"optimizer_config.lr_keep_iters"})) {
+    return;
+  }
+  const double keep = static_cast<double>(optimizer.lr_keep_iters) * s.per_step;
+  if (s.warmup < s.decay && s.warmup + keep >= s.decay) {
+    r.error("optimizer_config.lr_keep_iters",
+            concat("is ", optimizer.lr_keep_iters, ": with the warm-up of ", s.warmup,
+                   " nothing is left of the decay of ", s.decay,
+                   " (lr_decay_iters or the length of the run)"));
+  }
+}
+
 void check_decay(Resolution& r) {
   const auto& optimizer = r.config().optimizer_config;
   const std::string style = optimizer.lr_decay_style.value_or("constant");
@@ -74,6 +124,7 @@ void check_decay(Resolution& r) {
                    number_text(optimizer.learning_rate)));
   }
   check_units(r);
+  check_style_keys(r, style);
   const Schedule s = schedule_of(r.config());
   if (s.decay <= 0) {
     if (r.config().training_config.epochs && style != "constant") {
@@ -87,6 +138,7 @@ void check_decay(Resolution& r) {
     r.error(s.warmup_key, concat("the warm-up of ", s.warmup, " must be shorter than the decay of ",
                                  s.decay, " (lr_decay_iters or the length of the run)"));
   }
+  check_cycles(r, style, s);
   if (style == "WSD" && !s.wsd) {
     r.error(s.wsd_key, "is required by lr_decay_style WSD");
   } else if (style == "WSD" && static_cast<double>(*s.wsd) > s.decay) {
@@ -99,7 +151,9 @@ void check_single_family(Resolution& r) {
   constexpr const char* kOthers[] = {
       "lr_decay_style",       "lr_decay_iters",  "lr_decay_samples",  "lr_wsd_decay_iters",
       "lr_wsd_decay_samples", "lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction",
-      "lr_warmup_init",       "min_lr"};
+      "lr_warmup_init",       "min_lr",          "lr_num_cycles",     "lr_decay_power",
+      "lr_keep_iters",        "lr_final_iters",  "final_lr",          "lr_restart_iters",
+      "lr_restart_mult"};
   for (const char* name : kOthers) {
     if (differs_from_default(r.config(), "optimizer_config", name)) {
       r.error(concat("optimizer_config.", name),
@@ -143,11 +197,25 @@ void resolve_weight_decay(Resolution& r) {
   }
 }
 
+// Rules for what is not there.
+void check_decay_rules(Resolution& r) {
+  const auto& optimizer = r.config().optimizer_config;
+  if (optimizer.start_weight_decay.value_or(0) > 0 || optimizer.end_weight_decay.value_or(0) > 0 ||
+      !r.sound({"optimizer_config.weight_decay", "optimizer_config.start_weight_decay",
+                "optimizer_config.end_weight_decay"})) {
+    return;
+  }
+  for (const char* key : {"weight_decay_include", "weight_decay_exclude"}) {
+    r.idle(concat("optimizer_config.", key), "with weight_decay 0");
+  }
+}
+
 }  // namespace
 
 void resolve_schedule(Resolution& r) {
   auto& optimizer = r.config().optimizer_config;
   resolve_weight_decay(r);
+  check_decay_rules(r);
   if (!r.sound({"optimizer_config.learning_rate_scheduler_kwargs"})) {
     return;
   }

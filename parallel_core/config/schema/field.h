@@ -23,6 +23,7 @@ enum class Type {
   kFloatList,
   kStringList,   // one text stands for a list of one; numbers are kept as written
   kLayerTable,   // numbers, or rows of numbers
+  kFloatTable,   // the same of floats; brackets within a row have no meaning
   kRecompute,    // RecomputeChoice
   kInitializer,  // a name or a number
   kSwitchOrName,
@@ -59,6 +60,8 @@ constexpr Type type_of() {
     return Type::kStringList;
   } else if constexpr (std::is_same_v<T, LayerTable>) {
     return Type::kLayerTable;
+  } else if constexpr (std::is_same_v<T, FloatTable>) {
+    return Type::kFloatTable;
   } else if constexpr (std::is_same_v<T, RecomputeChoice>) {
     return Type::kRecompute;
   } else if constexpr (std::is_same_v<T, Initializer>) {
@@ -83,6 +86,7 @@ void assign(std::vector<int64_t>& member, const Value& value);
 void assign(std::vector<double>& member, const Value& value);
 void assign(std::vector<std::string>& member, const Value& value);
 void assign(LayerTable& member, const Value& value);
+void assign(FloatTable& member, const Value& value);
 void assign(RecomputeChoice& member, const Value& value);
 void assign(Initializer& member, const Value& value);
 void assign(ResumeChoice& member, const Value& value);
@@ -116,6 +120,7 @@ Value read(const std::vector<int64_t>& member);
 Value read(const std::vector<double>& member);
 Value read(const std::vector<std::string>& member);
 Value read(const LayerTable& member);
+Value read(const FloatTable& member);
 Value read(const RecomputeChoice& member);
 Value read(const Initializer& member);
 Value read(const ResumeChoice& member);

@@ -146,6 +146,7 @@ std::string type_text(const Key& key) {
                                                 "list of floats",
                                                 "string or list of strings",
                                                 "list of integers or of lists of them",
+                                                "list of floats or of lists of them",
                                                 "boolean, list or mapping",
                                                 "name or number",
                                                 "boolean or name",

@@ -134,6 +134,39 @@ TEST(Config, DefaultsOfAnOptimizer) {
   EXPECT_FALSE(given.nesterov);
 }
 
+TEST(Config, CoefficientsOfMuon) {
+  const auto table = [](const std::string& text) {
+    const AllConfig config =
+        with({"optimizer_config.optimizer_type=Muon", "optimizer_config.ns_coefficients=" + text});
+    const auto found = *config.optimizer_config.ns_coefficients;
+    EXPECT_EQ(*load(resolved_yaml(config)).optimizer_config.ns_coefficients, found) << text;
+    return found;
+  };
+  const FloatTable triple = {{3.5, -4, 2}};
+  const FloatTable one = {{3.5, -4, 2, 6}};
+  const FloatTable two = {{3.5, -4, 2, 8}, {2, -1.5, 0.5, 2}};
+  EXPECT_EQ(table("[3.5, -4, 2]"), triple);
+  EXPECT_EQ(table("[[3.5, -4, 2]]"), triple);
+  EXPECT_EQ(table("[[[3.5, -4, 2], 6]]"), one);
+  EXPECT_EQ(table("[[3.5, -4, 2, 6]]"), one);
+  EXPECT_EQ(table("[3.5, -4, 2, 6]"), one);
+  EXPECT_EQ(table("[[[3.5, -4, 2], 8], [[2, -1.5, 0.5], 2]]"), two);
+}
+
+TEST(Config, NamesOfParameters) {
+  const AllConfig config =
+      with({"optimizer_config.weight_decay=0.1", "optimizer_config.weight_decay_include=linear_qkv",
+            "optimizer_config.weight_decay_exclude=['*embed*', norm]"});
+  EXPECT_THAT(*config.optimizer_config.weight_decay_include, ElementsAre("linear_qkv"));
+  EXPECT_THAT(*config.optimizer_config.weight_decay_exclude, ElementsAre("*embed*", "norm"));
+  // No list and an empty one are different things.
+  EXPECT_FALSE(with({}).optimizer_config.weight_decay_include);
+  EXPECT_THAT(
+      *with({"optimizer_config.weight_decay=0.1", "optimizer_config.weight_decay_include=[]"})
+           .optimizer_config.weight_decay_include,
+      IsEmpty());
+}
+
 TEST(Config, BiasesFollowAddBiasLinearUnlessGiven) {
   const auto config =
       with({"model_config.add_bias_linear=False", "model_config.qkv_has_bias=True"});
@@ -517,6 +550,12 @@ TEST(Config, ResolvedYamlHasNothingWithoutEffect) {
       {{"optimizer_config.optimizer_type=Came"}, 0},
       {{"optimizer_config.optimizer_type=Adafactor"}, 0},
       {{"optimizer_config.optimizer_type=Muon"}, 0},
+      {{"optimizer_config.optimizer_type=Muon", "optimizer_config.ns_steps=4",
+        "optimizer_config.ns_coefficients=[[[3.0, -4.0, 2.0], 5]]"},
+       1},
+      {{"optimizer_config.weight_decay_include=[wq]", "optimizer_config.weight_decay_exclude=[wo]"},
+       2},
+      {{"optimizer_config.weight_decay_exclude=[wo]", "optimizer_config.weight_decay=0.1"}, 0},
       {{"dataset_config.step_data_dir=steps"}, 0},
       {{"dataset_config.sft_data_path=a.jsonl", "dataset_config.tokenizer_type=byte"}, 0},
       {{"model_config.group_query_attention=False", "model_config.num_query_groups=1"}, 1},
