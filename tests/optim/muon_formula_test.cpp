@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "autograd/ops/map.h"
+#include "autograd/ops/ops.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "optim/muon.h"

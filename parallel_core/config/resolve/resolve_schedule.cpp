@@ -125,6 +125,11 @@ void check_decay(Resolution& r) {
   }
   check_units(r);
   check_style_keys(r, style);
+  if (optimizer.lr_warmup_fraction) {  // 0 is one, too
+    for (const char* key : {"lr_warmup_iters", "lr_warmup_samples"}) {
+      r.idle(concat("optimizer_config.", key), "beside lr_warmup_fraction");
+    }
+  }
   const Schedule s = schedule_of(r.config());
   if (s.decay <= 0) {
     if (r.config().training_config.epochs && style != "constant") {

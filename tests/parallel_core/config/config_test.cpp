@@ -553,6 +553,7 @@ TEST(Config, ResolvedYamlHasNothingWithoutEffect) {
       {{"optimizer_config.optimizer_type=Muon", "optimizer_config.ns_steps=4",
         "optimizer_config.ns_coefficients=[[[3.0, -4.0, 2.0], 5]]"},
        1},
+      {{"optimizer_config.lr_warmup_fraction=0.0", "optimizer_config.lr_warmup_iters=5"}, 1},
       {{"optimizer_config.weight_decay_include=[wq]", "optimizer_config.weight_decay_exclude=[wo]"},
        2},
       {{"optimizer_config.weight_decay_exclude=[wo]", "optimizer_config.weight_decay=0.1"}, 0},

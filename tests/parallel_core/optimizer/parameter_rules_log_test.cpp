@@ -8,7 +8,7 @@
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/temp_dir.h"
 
-namespace tapestry {
+namespace tapestry::parameter_rules_log_test {
 namespace {
 
 using data::TempDir;
@@ -75,4 +75,4 @@ TEST(ParameterRulesLog, WithoutRulesNothing) {
 }
 
 }  // namespace
-}  // namespace tapestry
+}  // namespace tapestry::parameter_rules_log_test

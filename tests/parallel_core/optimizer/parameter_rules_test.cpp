@@ -13,7 +13,7 @@
 #include "tests/parallel_core/model_families.h"
 #include "tests/parallel_core/parallel_testing.h"
 
-namespace tapestry {
+namespace tapestry::parameter_rules_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -368,4 +368,4 @@ TEST(Muon, TakesLatentAttentionApart) {
 }
 
 }  // namespace
-}  // namespace tapestry
+}  // namespace tapestry::parameter_rules_test
