@@ -74,7 +74,8 @@ TEST(ParameterRules, NamesOfMindFormers) {
   }
   // Every tensor of a model as theirs has a name there.
   const AllConfig config = small_config(deepseek());
-  for (const auto& entry : get_model(config)->named_parameters()) {
+  const auto model = get_model(config);
+  for (const auto& entry : model->named_parameters()) {
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
       EXPECT_NE(mindformers_name(logical.name, config.model_config.num_layers), "") << logical.name;
     }
@@ -283,7 +284,8 @@ std::set<std::string> muon_names(const Overrides& overrides) {
   const auto model = get_model(config);
   std::set<std::string> out;
   std::set<std::string> muon;
-  for (const optim::ParamGroup& group : get_optimizer(config, *model)->param_groups()) {
+  const auto optimizer = get_optimizer(config, *model);
+  for (const optim::ParamGroup& group : optimizer->param_groups()) {
     if (!group.adamw) {
       muon.insert(group.names.begin(), group.names.end());
     }
