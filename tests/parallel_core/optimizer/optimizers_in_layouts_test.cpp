@@ -130,7 +130,13 @@ INSTANTIATE_TEST_SUITE_P(
                          {"optimizer_config.ns_dtype=float32", "model_config.qkv_has_bias=False"})),
         testing::llama(optimizer("Muon",
                                  {"optimizer_config.ns_dtype=float32", testing::kUntied,
-                                  "optimizer_config.adamw_learning_rate=0.003"}))));
+                                  "optimizer_config.adamw_learning_rate=0.003"})),
+        // Scores of these weights are far above the threshold.
+        testing::llama(optimizer("Muon",
+                                 {"optimizer_config.ns_dtype=float32", testing::kUntied,
+                                  "model_config.init_method_std=0.3",
+                                  "optimizer_config.qk_clip_enabled=True",
+                                  "optimizer_config.qk_clip_threshold=0.5"}))));
 
 using LionInLayouts = InLayouts;
 
