@@ -17,6 +17,7 @@
 #include "parallel_core/training/step/run_part.h"
 #include "parallel_core/training/watch/checkpoint_health.h"
 #include "parallel_core/training/watch/expert_log.h"
+#include "parallel_core/training/watch/max_logits_log.h"
 #include "parallel_core/training/watch/nan_watch.h"
 #include "parallel_core/training/watch/norm_watch.h"
 #include "parallel_core/training/watch/step_monitor.h"
@@ -67,6 +68,7 @@ class LoopPieces {
         skipped_(cell, config),
         nan_(cell, config),
         experts_(config),
+        max_logits_(config, shown_total),
         metrics_(options.metrics),
         log_(config, shown_total, options.step_flops),
         checkpoints_(cell, config, options) {
@@ -74,7 +76,7 @@ class LoopPieces {
     if (config.monitor_config.use_checkpoint_health_monitor) {
       all_.push_back(&embedding_.emplace(cell));
     }
-    all_.insert(all_.end(), {&skipped_, &monitor_});
+    all_.insert(all_.end(), {&skipped_, &monitor_, &max_logits_});
     if (config.monitor_config.check_for_global_norm) {
       all_.push_back(&abnormal_.emplace(config));
     }
@@ -104,6 +106,7 @@ class LoopPieces {
   SkipWatch skipped_;
   NanWatch nan_;
   ExpertLog experts_;
+  MaxLogitsLog max_logits_;
   MetricsOfSteps metrics_;
   StepLog log_;
   RunCheckpoints checkpoints_;

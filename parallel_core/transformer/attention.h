@@ -41,6 +41,11 @@ class ParallelAttention final : public TokenMixer {
   OutputAndBias forward(const Tensor& x,
                         const AttentionContext& context,
                         const LayerPass& pass) override;
+  CoreAttention* core_attention() override { return &core_; }
+  /// The key of a group takes the root of the smallest factor of its heads, and the queries of each
+  /// head what is missing then. A key that is a value too, or that other layers have, is left
+  /// alone: the queries take all.
+  std::vector<RowFactors> score_factors(const std::vector<double>& factors) const override;
 
  private:
   Tensor heads(const Tensor& x) const;

@@ -34,6 +34,10 @@ class MultiLatentAttention final : public TokenMixer, public HasRowTurns {
   OutputAndBias forward(const Tensor& x,
                         const AttentionContext& context,
                         const LayerPass& pass) override;
+  CoreAttention* core_attention() override { return &core_; }
+  /// The channels without rotation take the root of the factor in queries and in keys; those with
+  /// rotation take it in queries alone, since all heads share their key.
+  std::vector<RowFactors> score_factors(const std::vector<double>& factors) const override;
 
  private:
   // What attention is made of, before heads have keys and values: queries [B, n, S, .] without and

@@ -320,7 +320,7 @@ std::string Loader::place_of(const std::string& key) const {
   return section != nullptr ? section->text() : name_;
 }
 
-// Names that stand for a key's True.
+// Names that stand for a key's True, or for another value of a key that is off with null.
 void Loader::switch_on() {
   for (const Repetition& repetition : entries_.repetitions()) {
     const ForeignName& row = *repetition.row;
@@ -329,10 +329,11 @@ void Loader::switch_on() {
     }
     const std::string path(row.here);
     const Key& key = *key_at(path);
+    const std::string wanted(row.idle.empty() ? "True" : row.idle);
     if (const Entry* entry = entries_.find(path)) {
       std::string complaint;
       const Value value = parse_value(key, entry->node, complaint);
-      if (complaint.empty() && to_yaml(value) != "True") {
+      if (complaint.empty() && (row.idle.empty() ? to_yaml(value) != wanted : value.is_null())) {
         findings_.error(
             entry->node.place,
             concat(path, ": is ", to_yaml(value), ", but ", repetition.node.scalar, " at ",
@@ -342,7 +343,7 @@ void Loader::switch_on() {
     }
     Entry entry{
         .key = &key, .key_place = repetition.node.place, .written_as = repetition.node.scalar};
-    entry.node = RawNode{.kind = RawNode::Kind::kScalar, .scalar = "True"};
+    entry.node = RawNode{.kind = RawNode::Kind::kScalar, .scalar = wanted};
     entry.node.place = repetition.node.place;
     entries_.set(path, std::move(entry));
   }

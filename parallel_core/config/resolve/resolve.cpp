@@ -649,6 +649,7 @@ void resolve(Resolution& r) {
   resolve_model(r);
   resolve_training(r);
   resolve_optimizer(r);
+  resolve_attention_scores(r);
   resolve_schedule(r);
   resolve_tensorboard(r);
   resolve_monitor(r);

@@ -61,6 +61,7 @@ void resolve_training(Resolution& resolution);
 void resolve_data(Resolution& resolution);
 void resolve_examples(Resolution& resolution);
 void resolve_optimizer(Resolution& resolution);
+void resolve_attention_scores(Resolution& resolution);
 void resolve_schedule(Resolution& resolution);
 void resolve_tensorboard(Resolution& resolution);
 void resolve_monitor(Resolution& resolution);

@@ -242,6 +242,15 @@ constexpr Key kKeys[] = {
      .default_text = "null (learning_rate)",
      .doc = "Largest learning rate of the parameters that Muon leaves to AdamW: embeddings, head, "
             "norms and biases. Both learning rates follow the schedule in the same way."},
+    {.name = "qk_clip_enabled",
+     .field = f<&O::qk_clip_enabled>,
+     .doc = "After each update, scale down the weights of queries and keys of heads whose largest "
+            "attention score in the step was at least `qk_clip_threshold` (QK-clip), with any "
+            "optimizer. Not for layers whose queries and keys are normed (`qk_layernorm`)."},
+    {.name = "qk_clip_threshold",
+     .field = f<&O::qk_clip_threshold>,
+     .check = above(0),
+     .doc = "Attention score from which on `qk_clip_enabled` scales, and to which it scales."},
     {.name = "lr_decay_style",
      .field = f<&O::lr_decay_style>,
      .check = one_of("constant|WSD|linear|cosine|inverse-square-root|polynomial|cosine_restarts|"

@@ -297,13 +297,16 @@ std::string render_configuration_markdown() {
     using Use = config::ForeignName::Use;
     const bool reads = row.use == Use::kValue;
     text += concat("| `", row.name, "` | ",
-                   reads                     ? concat("`", row.here, "`")
-                   : row.use == Use::kSwitch ? concat("`", row.here, ": True`")
-                   : row.use == Use::kSame   ? concat("nothing; has the value of `", row.here, "`")
-                                             : "nothing",
+                   reads ? concat("`", row.here, "`")
+                   : row.use == Use::kSwitch
+                       ? concat("`", row.here, ": ", row.idle.empty() ? "True" : row.idle, "`",
+                                row.idle.empty() ? "" : ", unless that is given")
+                   : row.use == Use::kSame ? concat("nothing; has the value of `", row.here, "`")
+                                           : "nothing",
                    row.note.empty() ? "" : concat(": ", row.note));
     std::string idle;
-    for (const std::string_view value : config::split_text(row.idle, '|')) {
+    for (const std::string_view value :
+         config::split_text(row.use == Use::kSwitch ? std::string_view() : row.idle, '|')) {
       idle += concat(idle.empty() ? "`" : ", `", value, "`");
     }
     text +=

@@ -118,6 +118,8 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
       schedule_(schedule),
       scaler_(get_grad_scaler(config)),
       experts_(network_with_loss, config.model_config),
+      max_logits_(network_with_loss),
+      max_logits_interval_(config.monitor_config.max_logits_interval),
       skips_spikes_(config.monitor_config.use_skip_data_by_global_norm),
       counts_overflows_(config.training_config.schedule_counts_overflows),
       clip_(gradient_clipping(config)),
@@ -130,6 +132,9 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
       gradients_(data_parallel) {
   if (skips_spikes_ || config.monitor_config.check_for_global_norm) {
     spikes_.emplace(norm_spike_options(config));
+  }
+  if (config.optimizer_config.qk_clip_enabled) {
+    qk_clip_.emplace(network_, optimizer_, config.optimizer_config.qk_clip_threshold);
   }
   const int ranks = std::max(data_parallel_size(/*with_context_parallel=*/true),
                              has_experts(network_) ? copies_group(/*of_expert=*/true).size() : 1);
@@ -261,6 +266,20 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
   return sums[1];
 }
 
+// Before the passes of the step, or those that are run in their place.
+void TrainOneStepCell::start_passes(double loss_scale, int64_t micro_batches) {
+  experts_.start_step(loss_scale, micro_batches);
+  const bool is_shown = max_logits_interval_ && (position_.seen + 1) % *max_logits_interval_ == 0;
+  max_logits_.start_step(qk_clip_.has_value() || is_shown);
+}
+
+// Once the weights are updated.
+void TrainOneStepCell::clip_scores(const StepResult& result) const {
+  if (qk_clip_) {
+    qk_clip_->scale_weights(result.max_logits);
+  }
+}
+
 void TrainOneStepCell::apply_schedule(StepResult& result) {
   const PhaseScope phase("schedule");
   schedule_.apply(optimizer_, position_);
@@ -361,7 +380,7 @@ bool TrainOneStepCell::examined(
   step.rerun = [&](const std::vector<data::Batch>& batches) {
     StepResult again;
     again.loss_scale = result.loss_scale;
-    experts_.start_step(again.loss_scale, std::ssize(batches));
+    start_passes(again.loss_scale, std::ssize(batches));
     generator.set_state(random_before_);
     compute(batches, again);
     return again;
@@ -404,6 +423,7 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
   if (given == nullptr) {
     observe_gradients(unscale, observed, result);
   }
+  result.max_logits = max_logits_.finish_step();
   apply_schedule(result);
   if (result.finite && !result.skipped && !result.set_aside) {
     optim::GradTransform transform{.scale = unscale};
@@ -414,6 +434,7 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
     }
     const PhaseScope phase("optimizer");
     optimizer_.step(transform);
+    clip_scores(result);
     gradients_->parameters_changed();
     ++position_.applied;
   }
@@ -455,7 +476,7 @@ void TrainOneStepCell::step_in_backward(const std::vector<data::Batch>& micro_ba
       return;
     }
     result.local_losses.clear();
-    experts_.start_step(result.loss_scale, std::ssize(micro_batches));
+    start_passes(result.loss_scale, std::ssize(micro_batches));
     RankContext::current().default_generator().set_state(random_before_);
     backward_update_->start(transform);
     result.loss = forward_backward(micro_batches, result, LossUse::kBackward);
@@ -464,6 +485,8 @@ void TrainOneStepCell::step_in_backward(const std::vector<data::Batch>& micro_ba
   BackwardUpdate::Norms norms = backward_update_->finish();
   result.grad_norm = norms.total;
   result.grad_norms = std::move(norms.logical);
+  result.max_logits = max_logits_.finish_step();
+  clip_scores(result);
   ++position_.applied;
 }
 
@@ -475,7 +498,7 @@ StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_ba
     const PhaseScope phase("prepare");
     network_.train();
     random_before_ = RankContext::current().default_generator().state();
-    experts_.start_step(result.loss_scale, std::ssize(micro_batches));
+    start_passes(result.loss_scale, std::ssize(micro_batches));
   }
   const int64_t applied = position_.applied;
   if (backward_update_) {

@@ -23,6 +23,8 @@
 #include "parallel_core/pipeline_parallel/parallel_model.h"
 #include "parallel_core/training/step/forward_step.h"
 #include "parallel_core/training/step/norm_spikes.h"
+#include "parallel_core/training/step/qk_clip.h"
+#include "parallel_core/transformer/max_logits.h"
 #include "parallel_core/transformer/moe/moe_statistics.h"
 
 namespace tapestry {
@@ -54,6 +56,10 @@ struct StepResult {
   /// on the others.
   std::map<std::string, double> grad_norms;
   std::optional<MoEStepStatistics> moe;  ///< of a model with mixtures of experts
+
+  /// Of the attention layers of this rank's stage; empty unless the step was measured, for
+  /// monitor_config.max_logits_interval or QK-clip.
+  HeadMaxima max_logits;
 
   // Of this rank alone.
   /// Mean loss of each of its micro-batches; empty but on the last stage.
@@ -181,6 +187,8 @@ class TrainOneStepCell {
                           LossUse use);
   void observe_gradients(double unscale, bool observed, StepResult& result);
   void apply_schedule(StepResult& result);
+  void start_passes(double loss_scale, int64_t micro_batches);
+  void clip_scores(const StepResult& result) const;
   double compute_gradients(const std::vector<data::Batch>& micro_batches,
                            bool observed,
                            const LogicalState* given,
@@ -198,6 +206,9 @@ class TrainOneStepCell {
   const optim::Schedule& schedule_;
   optim::GradScaler scaler_;
   MoEStatistics experts_;
+  MaxLogits max_logits_;
+  std::optional<int64_t> max_logits_interval_;
+  std::optional<QkClip> qk_clip_;
   bool skips_spikes_;
   bool counts_overflows_;  // of the schedules
   std::optional<NormSpikes> spikes_;

@@ -156,7 +156,13 @@ INSTANTIATE_TEST_SUITE_P(
                            "optimizer_config.adamw_include=['*output_layer*']",
                            "optimizer_config.weight_decay_include=['*layernorm*']",
                            "optimizer_config.weight_decay_exclude=[linear_qb, '*fc2*', "
-                           "word_embeddings]"})})));
+                           "word_embeddings]"})}),
+        // Scores of these weights are far above the threshold.
+        testing::llama(optimizer("Muon",
+                                 {"optimizer_config.ns_dtype=float32", testing::kUntied,
+                                  "model_config.init_method_std=0.3",
+                                  "optimizer_config.qk_clip_enabled=True",
+                                  "optimizer_config.qk_clip_threshold=0.5"}))));
 
 using LionInLayouts = InLayouts;
 

@@ -11,6 +11,7 @@
 #include "parallel_core/training/step/norm_spikes.h"
 #include "parallel_core/training/step/trainer_state.h"
 #include "parallel_core/training/watch/checkpoint_health.h"
+#include "parallel_core/training/watch/max_logits_log.h"
 #include "parallel_core/training/watch/norm_watch.h"
 #include "parallel_core/training/watch/static_log.h"
 #include "parallel_core/training/watch/step_monitor.h"
@@ -132,6 +133,47 @@ TEST(MonitorLogLine, IsThatOfTheGuide) {
   EXPECT_EQ(monitor_log_line({.step = 7, .epoch = 1}, 0, 0, "weight_norm", 1e-5, "scientific"),
             "Epoch:[  2/  2], step:[    7/    7] weight_norm: 1.000000e-05");
   EXPECT_EQ(embedding_norm_line(251.79117), "embedding_local_norm: 251.79117");
+}
+
+TEST(MaxLogitsLog, HasALineOfValuesAndOneOfMeanAndMax) {
+  const HeadMaxima maxima = {{0, {1.23456F, -0.5F, 123.456F}},
+                             {10, {-static_cast<float>(kInfinity), 1e6F}}};
+  EXPECT_THAT(
+      max_logit_lines(maxima, 7, 20),
+      ElementsAre("step:[    7/   20] max_attention_logit/layers.0.attention: [1.235, -0.5, 123.5]",
+                  "step:[    7/   20] max_attention_logit/layers.0.attention/mean: 41.4",
+                  "step:[    7/   20] max_attention_logit/layers.0.attention/max: 123.5",
+                  "step:[    7/   20] max_attention_logit/layers.10.attention: [-inf, 1e+06]",
+                  "step:[    7/   20] max_attention_logit/layers.10.attention/mean: -inf",
+                  "step:[    7/   20] max_attention_logit/layers.10.attention/max: 1e+06"));
+  EXPECT_THAT(max_logit_lines({{2, {1}}}, 7, 0).front(), StartsWith("step:[    7/    7] "));
+  StepRecord record;
+  record.max_logits = maxima;
+  const auto line = metrics_line(record, {});
+  EXPECT_THAT(line, HasSubstr(R"("max_attention_logits":{"layers.0.attention":[1.23456)"));
+  EXPECT_THAT(line, HasSubstr(R"("layers.10.attention":["-inf",1000000.0]})"));
+  EXPECT_THAT(metrics_line({}, {}), ::testing::Not(HasSubstr("max_attention_logits")));
+}
+
+TEST(MaxLogitsLog, SpeaksInTheStepsOfItsInterval) {
+  Trainer trainer({"monitor_config.max_logits_interval=3"});
+  MaxLogitsLog log(trainer.config, 20);
+  for (int64_t step = 1; step <= 6; ++step) {
+    FinishedStep finished{.record = {.step = step}};
+    finished.result = trainer.cell({make_batch(trainer.config, 2, 2 * step)});
+    log.after(finished);
+    const bool due = step % 3 == 0;
+    EXPECT_EQ(finished.result.max_logits.size(), due ? 2U : 0U);
+    EXPECT_EQ(finished.record.max_logits, finished.result.max_logits);
+    EXPECT_EQ(finished.lines.size(), due ? 6U : 0U);
+    EXPECT_EQ(finished.record.scalars.size(), due ? 4U : 0U);
+    if (due) {
+      const std::vector<float>& heads = finished.record.max_logits.at(1);
+      ASSERT_EQ(heads.size(), 4U);
+      EXPECT_EQ(finished.record.scalars.at("max_attention_logit/layers.1.attention/max"),
+                *std::max_element(heads.begin(), heads.end()));
+    }
+  }
 }
 
 TEST(StaticLog, IsThatOfTheGuide) {
