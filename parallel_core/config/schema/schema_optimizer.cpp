@@ -32,6 +32,15 @@ std::string check_state_dtype(const Value& value) {
                                                    : "must be float32 or bfloat16, got " + dtype;
 }
 
+std::string check_learning_rate(const Value& value) {
+  const auto rate = value.as<double>();
+  return rate > 0 ? ""
+         : rate == 0
+             ? "must be > 0, got 0; `pretrain_gpt --lr_zero N` takes N steps that leave the "
+               "weights as they are and logs their losses and norms"
+             : "must be > 0, got " + to_yaml(value);
+}
+
 constexpr Key kKeys[] = {
     {.name = "optimizer_type",
      .field = f<&O::optimizer_type>,
@@ -42,7 +51,7 @@ constexpr Key kKeys[] = {
             "gradient. `docs/optimizers.md` has formulas, keys and costs of all."},
     {.name = "learning_rate",
      .field = f<&O::learning_rate>,
-     .check = above(0),
+     .check = satisfies(check_learning_rate, "> 0"),
      .doc = "Largest learning rate."},
     {.name = "learning_rate_scheduler_kwargs",
      .field = f<&O::learning_rate_scheduler_kwargs>,

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/training/step/step_observer.h"
@@ -34,14 +36,21 @@ std::string terminal_step_line(const StepRecord& record,
 /// "pipeline: stages waited for 12.50 % of the passes, theory 11.11 %".
 std::string bubble_line(const PipelineBubble& bubble);
 
+/// How long a run is, as its lines tell it.
+struct RunLength {
+  int64_t total = 0;                ///< steps; 0 if that is not known
+  std::vector<int64_t> epoch_ends;  ///< of a run that training_config.epochs limits: steps that are
+                                    ///< done when each epoch of its data ends
+};
+
 /// Logs a line at log_interval and after the last step, evaluations, steps that are not finite, and
 /// once what the first steps say of the run; shows the progress of each step on a terminal.
 class StepLog final : public StepObserver {
  public:
-  /// `total` steps; 0 if that is not known. `flops` of a step on the busiest rank, 0 if that is not
-  /// known. The configuration outlives the object.
-  StepLog(const AllConfig& config, int64_t total, double flops)
-      : config_(config), total_(total), flops_(flops), progress_(total) {}
+  /// `flops` of a step on the busiest rank, 0 if that is not known. The configuration outlives the
+  /// object.
+  StepLog(const AllConfig& config, RunLength length, double flops)
+      : config_(config), length_(std::move(length)), flops_(flops), progress_(length_.total) {}
   StepPhase phase() const override { return StepPhase::kLog; }
   void after(FinishedStep& step) override;
 
@@ -50,7 +59,7 @@ class StepLog final : public StepObserver {
   void log_step(const FinishedStep& step);
 
   const AllConfig& config_;
-  int64_t total_;
+  RunLength length_;
   double flops_;
   Progress progress_;
   // The mean of the second and third step, which have memory and threads, or the first alone where

@@ -134,11 +134,34 @@ TEST(MonitorLogLine, IsThatOfTheGuide) {
   EXPECT_EQ(embedding_norm_line(251.79117), "embedding_local_norm: 251.79117");
 }
 
+TEST(StaticLog, CountsStepsOfEpochs) {
+  const auto place = [](int64_t step, int64_t total, const std::vector<int64_t>& ends) {
+    const StaticLogPlace at = place_of_step(step, total, ends);
+    return concat(at.epoch, "/", at.epochs, " ", at.step, "/", at.steps_per_epoch, " ", at.done,
+                  "/", at.total);
+  };
+  EXPECT_EQ(place(1, 38, {19, 38}), "1/2 1/19 1/38");
+  EXPECT_EQ(place(19, 38, {19, 38}), "1/2 19/19 19/38");
+  EXPECT_EQ(place(20, 38, {19, 38}), "2/2 1/19 20/38");
+  EXPECT_EQ(place(38, 38, {19, 38}), "2/2 19/19 38/38");
+  // Four epochs of 18.25 batches.
+  EXPECT_EQ(place(57, 73, {19, 37, 55, 73}), "4/4 2/18 57/73");
+  EXPECT_EQ(place(73, 73, {19, 37, 55, 73}), "4/4 18/18 73/73");
+  // Of five epochs that training_iters ends in the second.
+  EXPECT_EQ(place(19, 30, {19, 38}), "1/2 19/19 19/30");
+  EXPECT_EQ(place(30, 30, {19, 38}), "2/2 11/19 30/30");
+  // Without epochs; and of a length that nobody knows.
+  EXPECT_EQ(place(7, 10, {}), "1/1 7/10 7/10");
+  EXPECT_EQ(place(7, 0, {}), "1/1 7/7 7/7");
+}
+
 TEST(StaticLog, IsThatOfTheGuide) {
   StaticLogPlace place{.epoch = 1,
                        .epochs = 2,
                        .step = 1,
                        .steps_per_epoch = 6500,
+                       .done = 1,
+                       .total = 13000,
                        .samples_per_second = 1 / 166.7565,
                        .teraflops = 2.849};
   const StepRecord record{.step = 1, .step_time_ms = 166756.5};
@@ -156,6 +179,7 @@ TEST(StaticLog, IsThatOfTheGuide) {
             "25 days, 2:07:41 }");
   place.epoch = 2;
   place.step = 650;
+  place.done = 7150;
   place.teraflops.reset();
   place.seconds_left = 107452;
   result.loss = 11.9051;
