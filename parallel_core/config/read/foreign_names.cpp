@@ -272,7 +272,7 @@ constexpr ForeignName kNames[] = {
      Use::kValue},
     {"callbacks.CheckpointMonitor.prefix", "", kFolders, Use::kNothing},
     {"callbacks.CheckpointMonitor.save_checkpoint_steps", "training_config.save_interval",
-     kEveryStep, Use::kValue},
+     kEveryStep, Use::kValue, "0"},
     {"callbacks.CheckpointMonitor.save_checkpoint_seconds", "training_config.save_interval_seconds",
      "", Use::kValue, "0"},
     {"callbacks.CheckpointMonitor.keep_checkpoint_max", "training_config.keep_checkpoint_max", "",

@@ -52,7 +52,7 @@ void check_units(Resolution& r) {
   }};
   for (const auto& pair : kPairs) {
     const char* wrong = pair[samples ? 0 : 1];
-    if (differs_from_default(r.config(), "optimizer_config", wrong)) {
+    if (r.asked("optimizer_config", wrong)) {
       r.error(concat("optimizer_config.", wrong),
               concat("has no effect: the run is counted in ", samples ? "sequences" : "steps",
                      "; use ", pair[samples ? 1 : 0]));
@@ -94,6 +94,21 @@ void check_decay(Resolution& r) {
   }
 }
 
+// A file's fraction goes before a number, also before one on the command line, which would be in
+// vain.
+void check_overridden_warmup(Resolution& r) {
+  constexpr const char* kFraction = "optimizer_config.lr_warmup_fraction";
+  for (const char* key :
+       {"optimizer_config.lr_warmup_iters", "optimizer_config.lr_warmup_samples"}) {
+    if (r.config().optimizer_config.lr_warmup_fraction && r.overridden(key) &&
+        !r.overridden(kFraction)) {
+      r.error(key, concat("would have no effect beside ", kFraction, " ",
+                          number_text(*r.config().optimizer_config.lr_warmup_fraction),
+                          "; set that to null"));
+    }
+  }
+}
+
 // With learning_rate_scheduler_kwargs none of the other family's keys has an effect.
 void check_single_family(Resolution& r) {
   constexpr const char* kOthers[] = {
@@ -101,7 +116,7 @@ void check_single_family(Resolution& r) {
       "lr_wsd_decay_samples", "lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction",
       "lr_warmup_init",       "min_lr"};
   for (const char* name : kOthers) {
-    if (differs_from_default(r.config(), "optimizer_config", name)) {
+    if (r.asked("optimizer_config", name)) {
       r.error(concat("optimizer_config.", name),
               "belongs to another schedule than learning_rate_scheduler_kwargs; keep one of them");
     }
@@ -164,6 +179,7 @@ void resolve_schedule(Resolution& r) {
                 "dataset_config.train_samples"})) {
     return;
   }
+  check_overridden_warmup(r);
   check_decay(r);
   if (!optimizer.lr_decay_style) {
     optimizer.lr_decay_style = "constant";

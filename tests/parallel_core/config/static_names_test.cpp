@@ -122,6 +122,15 @@ TEST(StaticNames, OfSectionsAndOfCallbacks) {
                     Not(Contains(HasSubstr("runner_wrapper.type")))));
 }
 
+// Of its two intervals, 0 says that the other one counts.
+TEST(StaticNames, OfIntervalsThatAreOff) {
+  const AllConfig config = load_static(
+      "callbacks:\n  - type: CheckpointMonitor\n    save_checkpoint_steps: 0\n"
+      "    save_checkpoint_seconds: 60\n");
+  EXPECT_EQ(config.training_config.save_interval, std::nullopt);
+  EXPECT_EQ(config.training_config.save_interval_seconds, 60.0);
+}
+
 TEST(StaticNames, OfAccumulationAndClipping) {
   const AllConfig config = load_static(
       "runner_config:\n  gradient_accumulation_steps: 4\n"
