@@ -429,8 +429,10 @@ TEST(Checklist, TemplatesAndVersions) {
   dir.write("same.jinja", "{{ messages[0] }}");
   dir.write("other.jinja", "{{ messages[1] }}");
   const auto report_with = [&](const std::string& file) {
-    const AllConfig config = init_configs_from_text(
-        kRun, "ours.yaml", {.overrides = {"dataset_config.chat_template=" + dir.file(file)}});
+    const AllConfig config =
+        init_configs_from_text(kRun, "ours.yaml",
+                               {.overrides = {"dataset_config.chat_template=" + dir.file(file),
+                                              "dataset_config.sft_data_path=examples.jsonl"}});
     return run_checklist(side_of(config, "ours.yaml", {.program = "Tapestry 1"}),
                          read_other_side(dir.file("model"), {}));
   };
