@@ -214,7 +214,11 @@ TEST_F(GuidesTest, RecomputationByStagesAndChunks) {
       EXPECT_THAT(info(name), HasSubstr(line)) << name;
     }
   }
-  EXPECT_EQ(metrics("dynamic"), metrics("static"));
+  for (size_t step = 0; step < 3; ++step) {
+    for (const char* value : {"loss", "grad_norm", "tokens"}) {
+      EXPECT_EQ(steps("dynamic").at(step).at(value), steps("static").at(step).at(value));
+    }
+  }
 }
 
 TEST_F(GuidesTest, EpochsInTheLinesOfTheStaticLog) {
@@ -279,7 +283,7 @@ TEST_F(GuidesTest, NoRoomNamesLayoutsThatFit) {
   EXPECT_EQ(pretrain("--config_path run.yaml " + wide), 2) << said();
   EXPECT_THAT(err_,
               Says("this configuration needs about ... TiB of memory, but ... are available"));
-  EXPECT_THAT(err_, Says("No layout ... like ..."));
+  EXPECT_THAT(err_, Says("No layout of up to 128 machines like this one fits"));
 }
 
 }  // namespace
