@@ -63,7 +63,7 @@ class LoopPieces {
              const TrainOptions& options,
              const RunLength& length)
       : evaluation_(cell.network(), config, options.validation, options.test),
-        monitor_(cell, config, length.total),
+        monitor_(cell, config, length),
         skipped_(cell, config),
         nan_(cell, config),
         experts_(config),

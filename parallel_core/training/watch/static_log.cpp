@@ -32,10 +32,11 @@ std::string ahead_losses_text(const StepResult& result) {
   return text;
 }
 
-StaticLogPlace place_of_step(int64_t step, int64_t total, const std::vector<int64_t>& epoch_ends) {
+StaticLogPlace place_of_step(int64_t step, const RunLength& length) {
+  const std::vector<int64_t>& epoch_ends = length.epoch_ends;
   StaticLogPlace place;
   place.done = step;
-  place.total = std::max(step, total);
+  place.total = std::max(step, length.total);
   if (epoch_ends.empty()) {
     place.step = step;
     place.steps_per_epoch = place.total;
@@ -55,16 +56,21 @@ StaticLogPlace place_of_step(int64_t step, int64_t total, const std::vector<int6
   return place;
 }
 
+std::string place_text(const StaticLogPlace& place) {
+  char text[120];
+  std::snprintf(text, sizeof(text), "Epoch:[%3lld/%3lld], step:[%5lld/%5lld]",
+                static_cast<long long>(place.epoch), static_cast<long long>(place.epochs),
+                static_cast<long long>(place.step), static_cast<long long>(place.steps_per_epoch));
+  return text;
+}
+
 std::string static_step_line(const StaticLogPlace& place,
                              const StepRecord& record,
                              const StepResult& result) {
   char text[160];
-  std::snprintf(text, sizeof(text),
-                "{ Epoch:[%3lld/%3lld], step:[%5lld/%5lld], loss: %5.3f, per_step_time: %lldms, ",
-                static_cast<long long>(place.epoch), static_cast<long long>(place.epochs),
-                static_cast<long long>(place.step), static_cast<long long>(place.steps_per_epoch),
+  std::snprintf(text, sizeof(text), ", loss: %5.3f, per_step_time: %lldms, ",
                 without_nan_sign(result.loss), static_cast<long long>(record.step_time_ms));
-  std::string line = text + ahead_losses_text(result);
+  std::string line = concat("{ ", place_text(place), text, ahead_losses_text(result));
   if (!result.lr.empty()) {
     line += concat("lr: ", config::number_text(result.lr.front()), ", ");
   }

@@ -9,7 +9,6 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/watch/evaluation.h"
-#include "parallel_core/training/watch/static_log.h"
 #include "text/util/numbers.h"
 
 namespace tapestry {
@@ -103,7 +102,7 @@ void StepLog::log_step(const FinishedStep& step) {
              terminal_step_line(step.record, step.result, pace, length_.total));
     return;
   }
-  StaticLogPlace place = place_of_step(step.record.step, length_.total, length_.epoch_ends);
+  StaticLogPlace place = place_of_step(step.record.step, length_);
   const double seconds = std::max(step.record.step_time_ms / 1000, 1e-9);
   place.samples_per_second =
       static_cast<double>(global_batch_size(config_, get_data_parallel_world_size())) /

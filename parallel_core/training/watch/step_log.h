@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/training/step/step_observer.h"
 #include "parallel_core/training/watch/progress.h"
+#include "parallel_core/training/watch/static_log.h"
 
 namespace tapestry {
 
@@ -35,13 +35,6 @@ std::string terminal_step_line(const StepRecord& record,
 
 /// "pipeline: stages waited for 12.50 % of the passes, theory 11.11 %".
 std::string bubble_line(const PipelineBubble& bubble);
-
-/// How long a run is, as its lines tell it.
-struct RunLength {
-  int64_t total = 0;                ///< steps; 0 if that is not known
-  std::vector<int64_t> epoch_ends;  ///< of a run that training_config.epochs limits: steps that are
-                                    ///< done when each epoch of its data ends
-};
 
 /// Logs a line at log_interval and after the last step, evaluations, steps that are not finite, and
 /// once what the first steps say of the run; shows the progress of each step on a terminal.

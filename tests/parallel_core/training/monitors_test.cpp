@@ -127,16 +127,17 @@ TEST(NormText, IsThatOfAnArrayOfOneFloat) {
 }
 
 TEST(MonitorLogLine, IsThatOfTheGuide) {
-  EXPECT_EQ(monitor_log_line({.step = 1}, 2, 6500, "local_norm/x", 0.12345, "fixed"),
+  const RunLength two{.total = 13000, .epoch_ends = {6500, 13000}};
+  EXPECT_EQ(monitor_log_line(place_of_step(1, two), "local_norm/x", 0.12345, "fixed"),
             "Epoch:[  1/  2], step:[    1/ 6500] local_norm/x: 0.1235");
-  EXPECT_EQ(monitor_log_line({.step = 7, .epoch = 1}, 0, 0, "weight_norm", 1e-5, "scientific"),
-            "Epoch:[  2/  2], step:[    7/    7] weight_norm: 1.000000e-05");
+  EXPECT_EQ(monitor_log_line(place_of_step(6507, two), "weight_norm", 1e-5, "scientific"),
+            "Epoch:[  2/  2], step:[    7/ 6500] weight_norm: 1.000000e-05");
   EXPECT_EQ(embedding_norm_line(251.79117), "embedding_local_norm: 251.79117");
 }
 
 TEST(StaticLog, CountsStepsOfEpochs) {
   const auto place = [](int64_t step, int64_t total, const std::vector<int64_t>& ends) {
-    const StaticLogPlace at = place_of_step(step, total, ends);
+    const StaticLogPlace at = place_of_step(step, {.total = total, .epoch_ends = ends});
     return concat(at.epoch, "/", at.epochs, " ", at.step, "/", at.steps_per_epoch, " ", at.done,
                   "/", at.total);
   };
