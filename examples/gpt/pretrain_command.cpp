@@ -16,6 +16,7 @@
 #include "examples/gpt/data_commands.h"
 #include "examples/gpt/pretrain_options.h"
 #include "interop/export/resized_folder.h"
+#include "parallel_core/config/read/load.h"
 #include "parallel_core/config/read/unknown_names.h"
 #include "parallel_core/config/yaml/value.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
@@ -161,6 +162,7 @@ AskedConfig asked_config(const po::variables_map& arguments) {
   asked.load.model_type = arguments["model_type"].as<std::string>();
   if (arguments.count("set") != 0) {
     asked.load.overrides = arguments["set"].as<std::vector<std::string>>();
+    config::check_flags_agree(asked.load.overrides);
   }
   if (arguments.count("from_hf") != 0) {
     asked.load.overrides.push_back("model_config.from_hf=" +

@@ -108,12 +108,10 @@ void add_view_options(po::options_description& options) {
 po::options_description pretrain_options() {
   po::options_description options("Options", help_columns());
   options.add_options()("config_path", po::value<std::string>()->value_name("FILE"),
-                        "YAML file of the run; without it pretrain_gpt.yaml of this folder");
+                        "YAML file of the run; else pretrain_gpt.yaml of this folder");
   options.add_options()("set",
                         po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
-                        "section.key=value, goes before the file; may be repeated. Also written "
-                        "--section.key=value, --key value (--gradient_accumulation_steps 4), or by "
-                        "Megatron's names (--lr 1e-3): docs/configuration.md lists them");
+                        "section.key=value before the file's; also --key value");
   options.add_options()("from_hf", po::value<std::string>()->value_name("DIR"),
                         "model_config.from_hf: a Hugging Face model and its weights");
   options.add_options()("resize_embeddings",

@@ -36,8 +36,8 @@ AllConfig init_configs_from_dict(const nlohmann::json& dict, const LoadOptions& 
 /// - `--config_path FILE`: a YAML file that the other words go before; `--global-batch-size` then
 ///   needs `--micro-batch-size` beside it
 ///
-/// An override of LoadOptions may be such a word with its value, too ("--lr 1e-3"); what it says
-/// and what a "section.key=value" says must not differ.
+/// An override of LoadOptions may be such a word with its value, too ("--lr 1e-3"), and goes before
+/// those that are none.
 ///
 /// Dashes in names are underscores. ConfigError for a name that is not known, and as for a file;
 /// IoError if the file cannot be read.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <map>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -122,6 +123,29 @@ std::string target_of(const Flag& flag, std::vector<std::string>& errors) {
   return {};
 }
 
+// "section.key" of the key that a path means, or the path itself.
+std::string canonical(const std::string& path) {
+  if (const config::ForeignName* row = config::find_readable_name(path);
+      row != nullptr && !row->here.empty()) {
+    return std::string(row->here);
+  }
+  for (const Section& section : config::schema()) {
+    for (const Key& key : section.keys) {
+      const std::string own = concat(section.name, ".", key.name);
+      if (own == path) {
+        return own;
+      }
+      for (const std::string_view alias : config::split_text(key.aliases, '|')) {
+        if (alias.starts_with('/') ? alias.substr(1) == path
+                                   : concat(section.name, ".", alias) == path) {
+          return own;
+        }
+      }
+    }
+  }
+  return path;
+}
+
 std::optional<int64_t> whole_number(const Flag& flag, std::vector<std::string>& errors) {
   int64_t number = 0;
   const std::string text = flag.value.value_or("");
@@ -194,6 +218,31 @@ config::CommandLine config::read_flags(const std::vector<std::string>& flags) {
     }
   }
   return read_command_line(words, /*beside_file=*/true);
+}
+
+void config::check_flags_agree(const std::vector<std::string>& overrides) {
+  std::vector<std::string> flags;
+  std::map<std::string, std::string> set;  // values by key, the last that was given
+  for (const std::string& text : overrides) {
+    if (text.starts_with("--")) {
+      flags.push_back(text);
+    } else if (const size_t equals = text.find('='); equals != std::string::npos) {
+      set[canonical(text.substr(0, equals))] = text.substr(equals + 1);
+    }
+  }
+  std::vector<std::string> errors;
+  for (const Override& flag : read_flags(flags).overrides) {
+    const size_t equals = flag.text.find('=');
+    const std::string key = canonical(flag.text.substr(0, equals));
+    const auto other = set.find(key);
+    if (other != set.end() && other->second != flag.text.substr(equals + 1)) {
+      errors.push_back(concat(flag.place, ": ", key, ": is given by ", kSetPlace, key, "=",
+                              other->second, " too, with another value; leave one of them out"));
+    }
+  }
+  if (!errors.empty()) {
+    throw ConfigError(errors);
+  }
 }
 
 config::CommandLine config::read_command_line(const std::vector<std::string>& words,

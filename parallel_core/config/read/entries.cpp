@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "parallel_core/config/read/load.h"
 #include "parallel_core/config/read/parse_value.h"
 #include "parallel_core/config/read/read_foreign.h"
 #include "parallel_core/config/read/unknown_names.h"
@@ -22,8 +21,6 @@ bool is_top_level(std::string_view name) {
   }
   return false;
 }
-
-bool is_set(const Place& place) { return place.source.starts_with(kSetPlace); }
 
 bool same_text(const RawNode& a, const RawNode& b) {
   if (a.kind != b.kind || a.scalar != b.scalar || a.items.size() != b.items.size() ||
@@ -229,19 +226,12 @@ void Entries::read_key(const Section& section,
     std::erase_if(entries_, [&](const auto& old) { return old.first.starts_with(inner); });
   }
   const auto old = entries_.find(path);
-  if (old != entries_.end() && !same_text(old->second.node, node)) {
-    const std::string shown_key = shown(section.name) + "." + std::string(key->name);
-    if (!is_override) {
-      findings_.error(name.place, concat(shown_key, ": given as '", old->second.written_as, "' at ",
-                                         old->second.key_place.text(), " and as '",
-                                         entry.written_as, "' here, with different values"));
-      return;
-    }
-    if (old->second.is_override && is_set(old->second.key_place) != is_set(name.place)) {
-      findings_.error(name.place, concat(shown_key, ": is given by ", old->second.key_place.text(),
-                                         " too, with another value; leave one of them out"));
-      return;
-    }
+  if (old != entries_.end() && !is_override && !same_text(old->second.node, node)) {
+    findings_.error(name.place, shown(section.name) + "." + std::string(key->name) +
+                                    ": given as '" + old->second.written_as + "' at " +
+                                    old->second.key_place.text() + " and as '" + entry.written_as +
+                                    "' here, with different values");
+    return;
   }
   entries_[path] = entry;
   if (is_mapping) {

@@ -37,6 +37,10 @@ bool is_flag(std::string_view name);
 /// "--lr=1e-3". ConfigError as read_command_line.
 CommandLine read_flags(const std::vector<std::string>& flags);
 
+/// ConfigError if one of the overrides is such a word, another one "section.key=value", and they
+/// give a key different values.
+void check_flags_agree(const std::vector<std::string>& overrides);
+
 /// A name without section that init_configs_from_args knows, besides those of keys.
 struct FlatName {
   std::string_view flag;

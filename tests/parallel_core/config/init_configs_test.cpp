@@ -346,12 +346,25 @@ TEST(FromArgs, AmongTheOverridesOfAFile) {
   const auto error = [&](const std::vector<std::string>& overrides) {
     return message_of<ConfigError>([&] { load(overrides); });
   };
-  EXPECT_THAT(error({"training_config.seed=9", "--seed 8"}),
-              HasSubstr("--seed 8: training_config.seed: is given by --set training_config.seed=9 "
-                        "too, with another value; leave one of them out"));
   EXPECT_THAT(error({"--global-batch-size 8"}), HasSubstr("needs --micro-batch-size too"));
   EXPECT_EQ(load({"--global-batch-size 8", "--micro-batch-size 2"}).dataset_config.micro_batch_num,
             4);
+}
+
+TEST(FromArgs, FlagsAndSettingsOfOneCommandLineAgree) {
+  const auto error = [](const std::vector<std::string>& overrides) {
+    return message_of<ConfigError>([&] { config::check_flags_agree(overrides); });
+  };
+  EXPECT_THAT(error({"training_config.seed=9", "--seed 8"}),
+              HasSubstr("--seed 8: training_config.seed: is given by --set training_config.seed=9 "
+                        "too, with another value; leave one of them out"));
+  EXPECT_THAT(
+      error({"--gradient_accumulation_steps=2", "runner_config.gradient_accumulation_steps=3"}),
+      HasSubstr("training_config.gradient_accumulation_steps: is given by --set"));
+  EXPECT_THAT(error({"--moe_config.num_experts 2", "moe_config.expert_num=4"}),
+              HasSubstr("moe_config.num_experts"));
+  EXPECT_NO_THROW(config::check_flags_agree(
+      {"training_config.seed=7", "training_config.seed=8", "--seed 8", "--lr 1"}));
 }
 
 TEST(FromArgs, Errors) {

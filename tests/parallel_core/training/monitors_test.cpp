@@ -8,6 +8,7 @@
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/config/show/render.h"
 #include "parallel_core/training/step/norm_spikes.h"
 #include "parallel_core/training/step/trainer_state.h"
 #include "parallel_core/training/watch/checkpoint_health.h"
@@ -133,6 +134,28 @@ TEST(MonitorLogLine, IsThatOfTheGuide) {
   EXPECT_EQ(monitor_log_line(place_of_step(6507, two), "weight_norm", 1e-5, "scientific"),
             "Epoch:[  2/  2], step:[    7/ 6500] weight_norm: 1.000000e-05");
   EXPECT_EQ(embedding_norm_line(251.79117), "embedding_local_norm: 251.79117");
+}
+
+// Beside a factor a threshold that is not given is none, also where a run goes on with its resolved
+// configuration, which has every key.
+TEST(NormSpikes, OptionsAreThoseOfTheResolvedConfigurationToo) {
+  const auto options = [](const std::string& monitor) {
+    const AllConfig config = init_configs_from_text(
+        "training_config: {training_iters: 5}\n"
+        "model_config: {vocab_size: 32, num_layers: 1, num_attention_heads: 2, hidden_size: 16, "
+        "ffn_hidden_size: 32, seq_length: 8}\n"
+        "monitor_config: {monitor_on: True, use_skip_data_by_global_norm: True" +
+            monitor + "}\n",
+        "f.yaml");
+    const AllConfig again = init_configs_from_text(resolved_yaml(config), "config.yaml");
+    const NormSpikes::Options first = norm_spike_options(config);
+    EXPECT_EQ(norm_spike_options(again).threshold, first.threshold) << monitor;
+    EXPECT_EQ(norm_spike_options(again).factor, first.factor) << monitor;
+    return first.threshold;
+  };
+  EXPECT_EQ(options(""), 3.0);
+  EXPECT_EQ(options(", global_norm_spike_factor: 2"), kInfinity);
+  EXPECT_EQ(options(", global_norm_spike_factor: 2, global_norm_spike_threshold: 3.0"), 3.0);
 }
 
 TEST(StaticLog, CountsStepsOfEpochs) {
