@@ -94,17 +94,15 @@ void check_decay(Resolution& r) {
   }
 }
 
-// A file's fraction goes before a number, also before one on the command line, which would be in
-// vain.
-void check_overridden_warmup(Resolution& r) {
+// A fraction goes before a number, but one of the file not before a number of the command line.
+void resolve_overridden_warmup(Resolution& r) {
   constexpr const char* kFraction = "optimizer_config.lr_warmup_fraction";
+  auto& fraction = r.config().optimizer_config.lr_warmup_fraction;
   for (const char* key :
        {"optimizer_config.lr_warmup_iters", "optimizer_config.lr_warmup_samples"}) {
-    if (r.config().optimizer_config.lr_warmup_fraction && r.overridden(key) &&
-        !r.overridden(kFraction)) {
-      r.error(key, concat("would have no effect beside ", kFraction, " ",
-                          number_text(*r.config().optimizer_config.lr_warmup_fraction),
-                          "; set that to null"));
+    if (fraction && r.overridden(key) && !r.overridden(kFraction)) {
+      fraction.reset();
+      r.derived(kFraction, key);
     }
   }
 }
@@ -179,7 +177,7 @@ void resolve_schedule(Resolution& r) {
                 "dataset_config.train_samples"})) {
     return;
   }
-  check_overridden_warmup(r);
+  resolve_overridden_warmup(r);
   check_decay(r);
   if (!optimizer.lr_decay_style) {
     optimizer.lr_decay_style = "constant";

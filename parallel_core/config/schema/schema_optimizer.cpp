@@ -236,7 +236,9 @@ constexpr Key kKeys[] = {
     {.name = "lr_warmup_fraction",
      .field = f<&O::lr_warmup_fraction>,
      .check = kFraction,
-     .doc = "Warm-up as a share of the decay's length; takes precedence over `lr_warmup_iters`."},
+     .doc = "Warm-up as a share of the decay's length; takes precedence over `lr_warmup_iters`, "
+            "unless "
+            "only that is on the command line."},
     {.name = "lr_warmup_init",
      .field = f<&O::lr_warmup_init>,
      .check = at_least(0),

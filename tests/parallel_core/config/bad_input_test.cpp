@@ -184,10 +184,6 @@ const std::vector<Case> kCases = {
      optimizer("  learning_rate_scheduler_kwargs: {decay_steps: 10, warmup_steps: 5}\n"),
      {"--set optimizer_config.lr_warmup_iters=0", "belongs to another schedule"},
      {"optimizer_config.lr_warmup_iters=0"}},
-    {"NoWarmupBesideAFraction",
-     optimizer("  lr_warmup_fraction: 0.1\n"),
-     {"--set optimizer_config.lr_warmup_iters=0", "lr_warmup_fraction 0.1; set that to null"},
-     {"optimizer_config.lr_warmup_iters=0"}},
     {"UsualNumberOfCheckpointsBesideAnInterval",
      training("  keep_checkpoint_per_n_minutes: 10\n"),
      {"keep_checkpoint_per_n_minutes", "given beside keep_checkpoint_max"},
@@ -574,6 +570,20 @@ TEST(ConfigErrors, AreCollected) {
   } catch (const ConfigError& error) {
     EXPECT_EQ(error.findings().size(), 3U) << error.what();
   }
+}
+
+TEST(ConfigErrors, WarmupOfTheCommandLineGoesBeforeAFractionOfTheFile) {
+  const std::string text = optimizer("  lr_warmup_fraction: 0.1\n");
+  const auto fraction = [&](const std::vector<std::string>& overrides) {
+    return init_configs_from_text(text, "f.yaml", {.overrides = overrides})
+        .optimizer_config.lr_warmup_fraction;
+  };
+  EXPECT_EQ(fraction({}), 0.1);
+  EXPECT_EQ(fraction({"optimizer_config.lr_warmup_iters=0"}), std::nullopt);
+  EXPECT_EQ(fraction({"optimizer_config.lr_warmup_iters=3"}), std::nullopt);
+  EXPECT_EQ(
+      fraction({"optimizer_config.lr_warmup_iters=3", "optimizer_config.lr_warmup_fraction=0.2"}),
+      0.2);
 }
 
 // A resolved configuration has the keys at their defaults, and loads.
