@@ -31,6 +31,7 @@
 #include "parallel_core/training/checkpoints/run_checkpoints.h"
 #include "parallel_core/training/files/disk_room.h"
 #include "parallel_core/training/files/output_folder.h"
+#include "parallel_core/training/fitting_layouts.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/ranks/equal_configurations.h"
 #include "parallel_core/training/step/get_model.h"
@@ -264,7 +265,11 @@ class DryRunReport {
       out_ << text << "\n";
     }
     show("memory", [&] {
-      check_fits(memory_, available_);
+      check_memory(config_, memory_,
+                   {.data_parallel_size = ranks_,
+                    .ranks = options_.world->size(),
+                    .ranks_on_host = options_.ranks_on_host,
+                    .available = available_});
       return concat("needs ", size_text(memory_.peak()), ", ", size_text(available_),
                     " are available",
                     options_.ranks_on_host > 1 ? " to each rank of this machine" : "");

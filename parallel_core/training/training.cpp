@@ -58,19 +58,19 @@ void add_to(TrainSummary& summary, const FinishedStep& step) {
 // The pieces that look at every step, in the order of their phases.
 class LoopPieces {
  public:
-  /// `shown_total`: steps of the run, as lines tell them.
+  /// `length`: of the run, as lines tell it.
   LoopPieces(TrainOneStepCell& cell,
              const AllConfig& config,
              const TrainOptions& options,
-             int64_t shown_total)
+             const RunLength& length)
       : evaluation_(cell.network(), config, options.validation, options.test),
-        monitor_(cell, config, shown_total),
+        monitor_(cell, config, length),
         skipped_(cell, config),
         nan_(cell, config),
         experts_(config),
         max_logits_(config, shown_total),
         metrics_(options.metrics),
-        log_(config, shown_total, options.step_flops),
+        log_(config, length, options.step_flops),
         checkpoints_(cell, config, options) {
     all_ = {&checkpoints_.acceptance(), &evaluation_};
     if (config.monitor_config.use_checkpoint_health_monitor) {
@@ -135,11 +135,9 @@ class LoopPosition {
     last_step_ = total > 0 ? total : std::numeric_limits<int64_t>::max();
     next_ =
         options.start.value_or(data::BatchPosition{.step = step_, .first_sample = step_ * batch_});
-    shown_total_ = total;
+    length_.total = total;
     if (epochs_) {
-      const int64_t by_epochs =
-          step_ + data::batches_until_epoch(source, next_.first_sample, batch_, *epochs_);
-      shown_total_ = total > 0 ? std::min(total, by_epochs) : by_epochs;
+      set_epochs(total);
     }
   }
 
@@ -147,7 +145,7 @@ class LoopPosition {
   /// The batch of the next step.
   const data::BatchPosition& next() const { return next_; }
   /// What lines say of the end; the data decide it where epochs do.
-  int64_t shown_total() const { return shown_total_; }
+  const RunLength& length() const { return length_; }
   int64_t epoch() const { return source_.epoch(next_.first_sample); }
   bool is_at_end() const { return step_ >= last_step_ || (epochs_ && epoch() >= *epochs_); }
 
@@ -158,12 +156,30 @@ class LoopPosition {
   }
 
  private:
+  // Steps before this start count as if they had had batches of this one's size, which only lines
+  // see.
+  void set_epochs(int64_t total) {
+    const int64_t before = step_ - next_.first_sample / batch_;
+    const auto end_of = [&](int64_t epoch) {
+      return before +
+             data::batches_until_epoch(source_, next_.first_sample % batch_, batch_, epoch);
+    };
+    for (int64_t epoch = 1; epoch <= *epochs_; ++epoch) {
+      length_.epoch_ends.push_back(end_of(epoch));
+      if (total > 0 && length_.epoch_ends.back() >= total) {
+        break;
+      }
+    }
+    const int64_t by_epochs = std::max(step_, length_.epoch_ends.back());
+    length_.total = total > 0 ? std::min(total, by_epochs) : by_epochs;
+  }
+
   data::DataSource& source_;
   std::optional<int64_t> epochs_;
   int64_t batch_;  // samples of a step
   int64_t step_;   // that runs, or is done
   int64_t last_step_ = 0;
-  int64_t shown_total_ = 0;
+  RunLength length_;
   data::BatchPosition next_;
 };
 
@@ -204,7 +220,7 @@ TrainSummary train(TrainOneStepCell& cell,
                    const AllConfig& config,
                    const TrainOptions& options) {
   LoopPosition position(cell, source, config, options);
-  LoopPieces pieces(cell, config, options, position.shown_total());
+  LoopPieces pieces(cell, config, options, position.length());
   if (options.trainer) {
     for (StepObserver* piece : pieces.all()) {
       piece->load_past(*options.trainer);

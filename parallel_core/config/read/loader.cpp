@@ -26,7 +26,7 @@ const Key* key_at(const std::string& path) {
 }
 
 ConfigOrigin origin_at(const Place& place, bool is_override) {
-  const bool is_set = is_override && place.source.starts_with("--set ");
+  const bool is_set = is_override && place.source.starts_with(kSetPlace);
   return {is_override ? ConfigOrigin::Kind::kOverride : ConfigOrigin::Kind::kFile,
           is_set            ? "--set"
           : place.line == 0 ? place.source
@@ -45,8 +45,16 @@ Loader::Loader(const std::string& name,
       model_type_(options.model_type),
       overrides_(overrides),
       entries_(name, findings_) {
+  std::vector<std::string> flags;
   for (const std::string& text : options.overrides) {
-    overrides_.push_back({text, "--set " + text});
+    if (text.starts_with("--")) {
+      flags.push_back(text);
+    } else {
+      overrides_.push_back({text, std::string(kSetPlace) + text});
+    }
+  }
+  for (Override& flag : read_flags(flags).overrides) {
+    overrides_.push_back(std::move(flag));
   }
 }
 

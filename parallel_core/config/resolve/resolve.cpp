@@ -580,6 +580,15 @@ bool Resolution::given(const std::string& key) const {
   return origin != config_.origins.end() && !origin->second.place.empty();
 }
 
+bool Resolution::overridden(const std::string& key) const {
+  const auto origin = config_.origins.find(key);
+  return origin != config_.origins.end() && origin->second.kind == ConfigOrigin::Kind::kOverride;
+}
+
+bool Resolution::asked(const char* section, const char* name) const {
+  return differs_from_default(config_, section, name) || overridden(concat(section, ".", name));
+}
+
 void Resolution::derived(const std::string& key, const std::string& from) {
   config_.origins[key] = {ConfigOrigin::Kind::kDerived, "derived from " + from, "", ""};
 }

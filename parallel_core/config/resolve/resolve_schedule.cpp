@@ -57,7 +57,7 @@ void check_units(Resolution& r) {
   }};
   for (const auto& pair : kPairs) {
     const char* wrong = pair[samples ? 0 : 1];
-    if (differs_from_default(r.config(), "optimizer_config", wrong)) {
+    if (r.asked("optimizer_config", wrong)) {
       r.error(concat("optimizer_config.", wrong),
               concat("has no effect: the run is counted in ", samples ? "sequences" : "steps",
                      "; use ", pair[samples ? 1 : 0]));
@@ -151,6 +151,19 @@ void check_decay(Resolution& r) {
   }
 }
 
+// A fraction goes before a number, but one of the file not before a number of the command line.
+void resolve_overridden_warmup(Resolution& r) {
+  constexpr const char* kFraction = "optimizer_config.lr_warmup_fraction";
+  auto& fraction = r.config().optimizer_config.lr_warmup_fraction;
+  for (const char* key :
+       {"optimizer_config.lr_warmup_iters", "optimizer_config.lr_warmup_samples"}) {
+    if (fraction && r.overridden(key) && !r.overridden(kFraction)) {
+      fraction.reset();
+      r.derived(kFraction, key);
+    }
+  }
+}
+
 // With learning_rate_scheduler_kwargs none of the other family's keys has an effect.
 void check_single_family(Resolution& r) {
   constexpr const char* kOthers[] = {
@@ -160,7 +173,7 @@ void check_single_family(Resolution& r) {
       "lr_keep_iters",        "lr_final_iters",  "final_lr",          "lr_restart_iters",
       "lr_restart_mult"};
   for (const char* name : kOthers) {
-    if (differs_from_default(r.config(), "optimizer_config", name)) {
+    if (r.asked("optimizer_config", name)) {
       r.error(concat("optimizer_config.", name),
               "belongs to another schedule than learning_rate_scheduler_kwargs; keep one of them");
     }
@@ -237,6 +250,7 @@ void resolve_schedule(Resolution& r) {
                 "dataset_config.train_samples"})) {
     return;
   }
+  resolve_overridden_warmup(r);
   check_decay(r);
   if (!optimizer.lr_decay_style) {
     optimizer.lr_decay_style = "constant";

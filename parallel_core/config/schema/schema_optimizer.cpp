@@ -62,6 +62,15 @@ std::string check_coefficients(const Value& value) {
   return table.empty() ? "must not be empty" : "";
 }
 
+std::string check_learning_rate(const Value& value) {
+  const auto rate = value.as<double>();
+  return rate > 0 ? ""
+         : rate == 0
+             ? "must be > 0, got 0; `pretrain_gpt --lr_zero N` takes N steps that leave the "
+               "weights as they are and logs their losses and norms"
+             : "must be > 0, got " + to_yaml(value);
+}
+
 constexpr Key kKeys[] = {
     {.name = "optimizer_type",
      .field = f<&O::optimizer_type>,
@@ -72,7 +81,7 @@ constexpr Key kKeys[] = {
             "gradient. `docs/optimizers.md` has formulas, keys and costs of all."},
     {.name = "learning_rate",
      .field = f<&O::learning_rate>,
-     .check = above(0),
+     .check = satisfies(check_learning_rate, "> 0"),
      .doc = "Largest learning rate."},
     {.name = "learning_rate_scheduler_kwargs",
      .field = f<&O::learning_rate_scheduler_kwargs>,
@@ -328,7 +337,9 @@ constexpr Key kKeys[] = {
     {.name = "lr_warmup_fraction",
      .field = f<&O::lr_warmup_fraction>,
      .check = kFraction,
-     .doc = "Warm-up as a share of the decay's length; takes precedence over `lr_warmup_iters`."},
+     .doc = "Warm-up as a share of the decay's length; takes precedence over `lr_warmup_iters`, "
+            "unless "
+            "only that is on the command line."},
     {.name = "lr_warmup_init",
      .field = f<&O::lr_warmup_init>,
      .check = at_least(0),

@@ -173,8 +173,25 @@ const std::vector<Case> kCases = {
      {"model_config.vocab_size=9000000000"}},
     {"ZeroLearningRate",
      base(),
-     {"learning_rate: must be > 0"},
+     {"learning_rate: must be > 0, got 0; `pretrain_gpt --lr_zero N`"},
      {"optimizer_config.learning_rate=0"}},
+    // On the command line a default is a wish too, against what the file says.
+    {"ClippingSwitchedOffBesideTheOtherKey",
+     training("  grad_clip_kwargs: {grad_clip_type: ClipGlobalNorm, clip_value: 1.0}\n"),
+     {"--set optimizer_config.clip_grad=0", "grad_clip_kwargs=null clips nothing"},
+     {"optimizer_config.clip_grad=0"}},
+    {"NoWarmupBesideTheOtherSchedule",
+     optimizer("  learning_rate_scheduler_kwargs: {decay_steps: 10, warmup_steps: 5}\n"),
+     {"--set optimizer_config.lr_warmup_iters=0", "belongs to another schedule"},
+     {"optimizer_config.lr_warmup_iters=0"}},
+    {"UsualNumberOfCheckpointsBesideAnInterval",
+     training("  keep_checkpoint_per_n_minutes: 10\n"),
+     {"keep_checkpoint_per_n_minutes", "given beside keep_checkpoint_max"},
+     {"training_config.keep_checkpoint_max=5"}},
+    {"UsualSplitBesideDataOfEachPart",
+     data("  train_data_path: a\n"),
+     {"dataset_config.split", "data of its own"},
+     {"dataset_config.split='969,30,1'"}},
     {"DropoutRange", model("  hidden_dropout: 1.5\n"), {"f.yaml:12:19", "in [0, 1], got 1.5"}},
     {"Activation",
      model("  hidden_act: gellu\n"),
@@ -600,6 +617,33 @@ TEST(ConfigErrors, AreCollected) {
   } catch (const ConfigError& error) {
     EXPECT_EQ(error.findings().size(), 3U) << error.what();
   }
+}
+
+TEST(ConfigErrors, WarmupOfTheCommandLineGoesBeforeAFractionOfTheFile) {
+  const std::string text = optimizer("  lr_warmup_fraction: 0.1\n");
+  const auto fraction = [&](const std::vector<std::string>& overrides) {
+    return init_configs_from_text(text, "f.yaml", {.overrides = overrides})
+        .optimizer_config.lr_warmup_fraction;
+  };
+  EXPECT_EQ(fraction({}), 0.1);
+  EXPECT_EQ(fraction({"optimizer_config.lr_warmup_iters=0"}), std::nullopt);
+  EXPECT_EQ(fraction({"optimizer_config.lr_warmup_iters=3"}), std::nullopt);
+  EXPECT_EQ(
+      fraction({"optimizer_config.lr_warmup_iters=3", "optimizer_config.lr_warmup_fraction=0.2"}),
+      0.2);
+}
+
+// A resolved configuration has the keys at their defaults, and loads.
+TEST(ConfigErrors, DefaultsOfAFileAreNoWishes) {
+  const auto loads = [](const std::string& text) {
+    EXPECT_NO_THROW(init_configs_from_text(text, "f.yaml")) << text;
+  };
+  loads(training("  grad_clip_kwargs: {grad_clip_type: ClipGlobalNorm, clip_value: 1.0}\n") +
+        "\nx-none: {}\n");
+  loads(
+      optimizer("  learning_rate_scheduler_kwargs: {decay_steps: 10}\n  lr_warmup_iters: 0\n"
+                "  min_lr: 0.0\n"));
+  loads(training("  keep_checkpoint_per_n_minutes: 10\n  keep_checkpoint_max: 5\n"));
 }
 
 TEST(ConfigErrors, OneMistakeGivesOneMessage) {

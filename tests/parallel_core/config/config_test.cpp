@@ -610,6 +610,23 @@ TEST(Config, PresetsLoad) {
   EXPECT_EQ(config.optimizer_config.learning_rate_scheduler_kwargs->end_learning_rate, 1.25e-7);
 }
 
+// Those of the tutorial, in each size.
+TEST(Config, PresetsHaveTheGuidesValues) {
+  for (const std::string name : {"7B", "13B", "70B"}) {
+    const auto config = init_configs_from_yaml("examples/gpt/pretrain_gpt_" + name + ".yaml");
+    EXPECT_EQ(config.optimizer_config.weight_decay, 0.1) << name;
+    EXPECT_EQ(config.dataset_config.shuffle, false) << name;
+    EXPECT_TRUE(config.training_config.use_distributed_optimizer) << name;
+    EXPECT_EQ(config.dataset_config.batch_size, 1) << name;
+    EXPECT_EQ(config.dataset_config.micro_batch_num, 2) << name;
+    EXPECT_EQ(config.optimizer_config.betas, (std::vector<double>{0.9, 0.95})) << name;
+    EXPECT_EQ(config.optimizer_config.learning_rate, 1.25e-6) << name;
+    EXPECT_EQ(config.optimizer_config.learning_rate_scheduler_kwargs->warmup_steps, 200) << name;
+    EXPECT_EQ(config.model_config.params_dtype, kFloat32) << name;
+    EXPECT_EQ(config.model_config.compute_dtype, kBFloat16) << name;
+  }
+}
+
 TEST(Config, ReadsAFile) {
   const auto path = std::filesystem::temp_directory_path() / "tapestry_config_test.yml";
   std::ofstream(path) << kTraining << kModel;
