@@ -24,9 +24,10 @@ std::vector<optim::ParamGroup> get_param_groups(
     double weight_decay,
     const DistributedDataParallel* data_parallel = nullptr);
 
-/// The optimizer that optimizer_type names: AdamW, Adam, SGD, Lion, Came, Adafactor or Muon.
-/// ValueError for another name. Of Muon, the groups are split: weights of matrix products
-/// (their flag `matmul`) but the head are its own, the rest takes AdamW, with adamw_learning_rate.
+/// The optimizer that optimizer_type names: AdamW, Adam, SGD, Lion, Came, Adafactor, Muon or one
+/// that the program has registered. ValueError for another name. Of Muon, the groups are split:
+/// weights of matrix products (their flag `matmul`) but the head are its own, the rest takes AdamW,
+/// with adamw_learning_rate.
 ///
 /// The model's float32 parameters become 16-bit ones if params_dtype says so, with float32 masters
 /// in the optimizer that have the values of before. With store_param_remainders those that serve
@@ -57,7 +58,8 @@ std::unique_ptr<optim::Optimizer> get_optimizer(
 /// Groups of a model's parameters.
 using ParamGroupsProvider = std::function<std::vector<optim::ParamGroup>(const nn::Module& model)>;
 
-/// learning_rate_scheduler_kwargs or the lr_decay_style family, whichever is configured.
+/// learning_rate_scheduler_kwargs, a registered lr_decay_style or those of the library, whichever
+/// is configured.
 std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& config,
                                                                int64_t data_parallel_size);
 

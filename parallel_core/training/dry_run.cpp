@@ -91,7 +91,7 @@ std::string data_text(const AllConfig& config, const ResumePoint* resume) {
     return text;
   }
   if (!d.data_path && !d.train_data_path && !d.step_data_dir && !d.sft_data_path &&
-      !is_prepared(d)) {
+      !d.data_source && !is_prepared(d)) {
     check_tokenizer_of_weights(config);
     const std::string remark = check_dataset_dir(d);
     return concat("the default text, which is turned into tokens in ", d.dataset_dir,

@@ -209,6 +209,16 @@ constexpr Key kKeys[] = {
             "step_N/rank_R/{tokens,labels,loss_mask}.npy. Without loss_mask.npy all labels but "
             "negative ones count. The ranks are the data-parallel ranks, or all ranks of the job; "
             "ranks of one model then have the same rows."},
+    {.name = "data_source",
+     .field = f<&D::data_source>,
+     .registers = ModuleType::kDataset,
+     .doc = "Registered name of the program's own data, in place of text, data sets and recorded "
+            "steps: `docs/register.md`."},
+    {.name = "data_source_kwargs",
+     .field = f<&D::data_source_kwargs>,
+     .null = Null::kDefault,
+     .doc =
+         "What a registered `data_source` is made with: as `optimizer_config.optimizer_kwargs`."},
     {.name = "tokenizer_type",
      .field = f<&D::tokenizer_type>,
      .check = one_of("sentencepiece|byte|character|huggingface"),

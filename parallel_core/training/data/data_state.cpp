@@ -307,6 +307,10 @@ std::string data_state_json(const DataState& state) {
   json["begun"] = position_json(state.begun);
   json["position"] = position_json(state.position);
   json["seq_length"] = state.seq_length;
+  if (state.own) {
+    json["own_data"] = *state.own;
+    return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  }
   if (state.recorded) {
     json["recorded_steps"] = {{"directory", state.recorded->directory},
                               {"steps", state.recorded->steps},
@@ -352,6 +356,11 @@ DataState parse_data_state(const std::string& json, const std::string& source) {
   state.begun = read_position(object.object("begun"));
   state.position = read_position(object.object("position"));
   state.seq_length = object.integer("seq_length", 1);
+  if (object.has("own_data")) {
+    state.own = object.text("own_data");
+    object.finish();
+    return state;
+  }
   if (object.has("recorded_steps")) {
     StateObject recorded = object.object("recorded_steps");
     state.recorded = {recorded.text("directory"), recorded.integer("steps", 1),
@@ -398,15 +407,19 @@ std::vector<std::string> data_differences(const DataState& now, const DataState&
     }
   };
   const auto kind = [](const DataState& state) {
-    return state.recorded   ? concat("dataset_config.step_data_dir ", state.recorded->directory)
+    return state.own        ? concat("dataset_config.data_source ", *state.own)
+           : state.recorded ? concat("dataset_config.step_data_dir ", state.recorded->directory)
            : state.examples ? concat("examples: ", blend_text(*state.examples))
                             : concat("data sets: ", blend_text(state.datasets[0]));
   };
-  if (now.recorded.has_value() != then.recorded.has_value() ||
+  if (now.own != then.own || now.recorded.has_value() != then.recorded.has_value() ||
       now.examples.has_value() != then.examples.has_value()) {
     return {concat("the data are ", kind(now), "; they were ", kind(then))};
   }
   compare("model_config.seq_length", now.seq_length, then.seq_length);
+  if (now.own) {
+    return found;
+  }
   if (now.recorded) {
     compare_recorded(now, then, found);
     return found;

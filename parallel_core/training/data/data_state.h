@@ -61,6 +61,8 @@ struct DataState {
   data::BatchPosition position;
 
   int64_t seq_length = 0;
+  /// A program's own data, by name and options; then nothing below is used.
+  std::optional<std::string> own;
   /// Recorded steps; then nothing below is used.
   std::optional<RecordedSteps> recorded;
 

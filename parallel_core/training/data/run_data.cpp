@@ -17,6 +17,7 @@
 #include "parallel_core/data/step_dataset.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/data/own_run_data.h"
 #include "parallel_core/training/data/sft_run_data.h"
 #include "parallel_core/training/data/take_up_data.h"
 #include "parallel_core/training/log/logging.h"
@@ -493,6 +494,9 @@ RunData open_on(const std::string& day,
                     " samples of a step, and every step has as many; make it one");
   if (d.sft_data_path) {
     return open_examples(config, use, resumed, day);
+  }
+  if (d.data_source) {
+    return internal::open_own(config, use, resumed);
   }
   if (!d.step_data_dir) {
     return open_text(config, use, resumed);

@@ -60,10 +60,10 @@ enum class DataUse {
 /// False for a run that was gone on with at its end.
 bool has_steps_left(const AllConfig& config, const RunData& data);
 
-/// Opens step_data_dir, data_path, the data paths of the parts, the files of `text`, or the default
-/// text; the latter two are prepared on first use. The tokenizer that the data were made with, as
-/// the record beside them says, has to be the run's.
-/// ValueError or IoError for data that do not fit the configuration.
+/// Opens data_source, step_data_dir, data_path, the data paths of the parts, the files of `text`,
+/// or the default text; the latter two are prepared on first use. The tokenizer that the data were
+/// made with, as the record beside them says, has to be the run's. ValueError or IoError for data
+/// that do not fit the configuration.
 ///
 /// With the state that a checkpoint has kept, sample k is the one that it was, for every k that the
 /// run had planned to draw then, whatever has become of training_iters, eval_interval, eval_iters

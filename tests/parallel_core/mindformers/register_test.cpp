@@ -1,0 +1,288 @@
+// Parts of a program's own that a configuration names: accepted, refused, and as good in every
+// layout as those of the library.
+#include "parallel_core/register.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "autograd/io/json.h"
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/show/render.h"
+#include "parallel_core/estimates/memory_estimate.h"
+#include "parallel_core/pipeline_parallel/collect.h"
+#include "parallel_core/training/pretrain.h"
+#include "tests/message_of.h"
+#include "tests/parallel_core/made_up_samples.h"
+#include "tests/parallel_core/mindformers/own_parts.h"
+#include "tests/parallel_core/parallel_testing.h"
+#include "tests/parallel_core/small_model.h"
+#include "tests/says.h"
+#include "tests/temp_dir.h"
+
+namespace tapestry {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::joined;
+using testing::Overrides;
+using testing::small_config;
+using testing::State;
+
+// As a program does before it reads a configuration.
+const bool registered = [] {
+  testing::register_parts();
+  return true;
+}();
+
+const Overrides kOptimizer = {"optimizer_config.optimizer_type=SoftSign",
+                              "optimizer_config.weight_decay=0.1"};
+const Overrides kSchedule = {"optimizer_config.lr_decay_style=hyperbola",
+                             "optimizer_config.lr_schedule_kwargs={decay: 0.5}"};
+const Overrides kData = {"dataset_config.data_source=counting"};
+
+std::string error_of(const Overrides& overrides) {
+  try {
+    small_config(overrides);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+TEST(Register, OptionsAreCompletedAndShown) {
+  const AllConfig config =
+      small_config(joined(kOptimizer, {"optimizer_config.optimizer_kwargs.beta=1"}));
+  const auto& options = config.optimizer_config.optimizer_kwargs;
+  EXPECT_EQ(number_option(options, "beta"), 1.0);  // an integer where a number is meant
+  EXPECT_EQ(number_option(options, "eps"), 1e-3);
+  const std::string yaml = resolved_yaml(config);
+  EXPECT_THAT(yaml, HasSubstr("optimizer_kwargs: {beta: 1.0, eps: 0.001}"));
+  const AllConfig again = init_configs_from_text(yaml, "again.yaml");
+  EXPECT_EQ(again.optimizer_config, config.optimizer_config);
+  // A part of the mapping that an override changes leaves the rest as the file has it.
+  const AllConfig two = init_configs_from_text(
+      yaml, "two.yaml", {.overrides = {"optimizer_config.optimizer_kwargs.eps=0.5"}});
+  EXPECT_EQ(number_option(two.optimizer_config.optimizer_kwargs, "beta"), 1.0);
+  EXPECT_EQ(number_option(two.optimizer_config.optimizer_kwargs, "eps"), 0.5);
+}
+
+TEST(Register, WhatAConfigurationCannotSay) {
+  EXPECT_THAT(error_of({"optimizer_config.optimizer_type=SoftSing"}),
+              Says("unknown value 'SoftSing' ... AdamW ... (registered: SoftSign); the nearest is "
+                   "'SoftSign'"));
+  EXPECT_THAT(error_of({"model_config.hidden_act=softsine"}),
+              Says("(registered: ... reglu, softsign); the nearest is 'softsign'"));
+  EXPECT_THAT(error_of({"dataset_config.data_source=count"}),
+              Says("(registered: counting ... the nearest is 'counting'"));
+  EXPECT_THAT(error_of({"training_config.loss_func_kwargs.loss_func_type=smoth"}),
+              Says("CrossEntropyLoss ... the nearest is 'smoothed'"));
+  EXPECT_THAT(error_of(joined(kOptimizer, {"optimizer_config.optimizer_kwargs={bata: 0.5}"})),
+              Says("optimizer_kwargs: 'bata' is no option of SoftSign, which has beta, eps; the "
+                   "nearest is 'beta'"));
+  EXPECT_THAT(error_of(joined(kOptimizer, {"optimizer_config.optimizer_kwargs={beta: high}"})),
+              Says("beta: expected a number, got high; default: 0.9"));
+  EXPECT_THAT(error_of(joined(kOptimizer, {"optimizer_config.optimizer_kwargs=3"})),
+              Says("expected a mapping"));
+  EXPECT_THAT(error_of({"optimizer_config.optimizer_kwargs={beta: 0.5}"}),
+              Says("has no effect: optimizer_config.optimizer_type is AdamW"));
+  EXPECT_THAT(error_of({"dataset_config.data_source_kwargs={first: 1}"}),
+              Says("has no effect: dataset_config.data_source is not given"));
+  EXPECT_THAT(error_of(joined(kSchedule, {"optimizer_config.min_lr=1e-5"})),
+              Says("min_lr ... has no effect with lr_decay_style hyperbola"));
+  EXPECT_THAT(error_of(joined(kData, {"dataset_config.text=a.txt"})), Says("given beside text"));
+  EXPECT_THAT(error_of(joined(kData, {"dataset_config.split=1,1,1"})),
+              Says("split ... has no effect on data_source counting"));
+  // What the optimizers of the library read, this one does not.
+  EXPECT_THAT(error_of(joined(kOptimizer, {"optimizer_config.momentum=0.5"})),
+              Says("momentum ... no effect with optimizer_type SoftSign"));
+}
+
+TEST(Register, WhatCannotBeRegistered) {
+  const ScheduleFactory make = [](const ScheduleSettings& settings) {
+    return std::make_unique<testing::Hyperbola>(settings);
+  };
+  const auto enter = [&](const std::string& name, const ScheduleFactory& factory) {
+    ModuleRegistry::register_item<ModuleType::kLrScheduler>(name, factory);
+  };
+  EXPECT_THAT(message_of<ValueError>([&] { enter("cosine", make); }), Says("is built in"));
+  EXPECT_THAT(message_of<ValueError>([&] { enter("hyperbola", make); }), Says("already"));
+  EXPECT_THAT(message_of<ValueError>([&] { enter("1e-3", make); }), Says("begins with a letter"));
+  EXPECT_THAT(message_of<ValueError>([&] { enter("empty", {}); }), Says("is empty"));
+  const auto again = [](const std::string& name, ModuleRegistry::Options options) {
+    ModuleRegistry::register_item<ModuleType::kActivationFunc>(
+        name, {.function = [](const Tensor& x) { return x; }}, std::move(options));
+  };
+  EXPECT_THAT(message_of<ValueError>([&] { again("fused_swiglu", {}); }), Says("is built in"));
+  EXPECT_THAT(message_of<ValueError>([&] { again("scaled", {{"by", 2.0}}); }), Says("no options"));
+  EXPECT_THAT(
+      message_of<ValueError>([] { ModuleRegistry::get_item<ModuleType::kOptimizer>("Sign"); }),
+      Says("'Sign' has not been registered; registered: SoftSign"));
+  // A failed registration leaves no name.
+  EXPECT_THAT(error_of({"optimizer_config.lr_decay_style=empty"}), Says("unknown value 'empty'"));
+}
+
+TEST(Register, EstimatesTakeNamesThatTheyDoNotKnow) {
+  const AllConfig config =
+      small_config(joined({kOptimizer, kSchedule, {"model_config.hidden_act=reglu"}}));
+  EXPECT_GT(estimate_memory(config, 1).total(), 0);
+}
+
+struct Layout {
+  const char* name;
+  int ranks;
+  Overrides overrides;
+};
+const std::vector<Layout>& layouts() {
+  static const std::vector<Layout> all = {
+      {"tp=2", 2, {"parallel_config.tensor_model_parallel_size=2"}},
+      {"pp=2", 2, {"parallel_config.pipeline_model_parallel_size=2"}},
+      {"z1", 2, {"parallel_config.zero_level=z1"}},
+      {"z3", 2, {"parallel_config.zero_level=z3"}},
+      {"tp=2,sp,dp=2,z2",
+       4,
+       {"parallel_config.tensor_model_parallel_size=2", "parallel_config.sequence_parallel=True",
+        "parallel_config.zero_level=z2"}}};
+  return all;
+}
+
+ModelParallelSizes sizes_of(const AllConfig& config) {
+  return model_parallel_sizes(config.parallel_config);
+}
+
+// Weights after three steps of four sequences, on the ranks that gather them.
+State train_steps(const AllConfig& config) {
+  testing::Trainer trainer(config);
+  testing::MadeUpSamples samples(config);
+  const bool split = model_parallel_is_initialized();
+  const int64_t rank = split ? get_data_parallel_rank() : 0;
+  const int64_t ranks = split ? get_data_parallel_world_size() : 1;
+  for (int64_t step = 0; step < 3; ++step) {
+    std::vector<data::Batch> batches;
+    for (int64_t m = 0; m < 2 / ranks; ++m) {
+      batches.push_back(samples.micro_batch({step, 4 * step}, m, 2 / ranks, 2, rank, ranks));
+    }
+    trainer.cell(batches);
+  }
+  return gather_over_pipeline(get_logical_state(*trainer.model, trainer.optimizer.get()));
+}
+
+double largest_distance(const State& found, const State& expected) {
+  double far = 0;
+  for (const auto& [name, weight] : expected) {
+    far = std::max(far, testing::distance(found.at(name), weight));
+  }
+  return far;
+}
+
+TEST(Register, OwnPartsTrainInEveryLayoutAsInOneProcess) {
+  constexpr double kRounding = 1e-5;  // of three steps in float32
+  for (const char* act : {"softsign", "reglu"}) {
+    const Overrides parts = joined({kOptimizer,
+                                    kSchedule,
+                                    {concat("model_config.hidden_act=", act),
+                                     "training_config.loss_func_kwargs.loss_func_type=smoothed",
+                                     "optimizer_config.clip_grad=1.0"}});
+    const State expected = train_steps(small_config(parts));
+    EXPECT_GT(largest_distance(train_steps(small_config({"optimizer_config.weight_decay=0.1"})),
+                               expected),
+              100 * kRounding);
+    for (const Layout& layout : layouts()) {
+      const AllConfig config = small_config(joined(parts, layout.overrides));
+      testing::run_parallel(layout.ranks, sizes_of(config), [&] {
+        const State found = train_steps(config);
+        if (found.size() == expected.size()) {
+          EXPECT_LT(largest_distance(found, expected), kRounding) << layout.name << " " << act;
+        } else {
+          EXPECT_GT(pipeline_place().rank, 0) << layout.name;
+        }
+      });
+    }
+  }
+}
+
+TEST(Register, TheActivationIsWhatTheModelComputes) {
+  const AllConfig config = small_config({"model_config.hidden_act=reglu"});
+  EXPECT_TRUE(config.model_config.gated_linear_unit);
+  EXPECT_TRUE(has_gated_mlp(config.model_config));
+  const Activation act = get_act_func(config);
+  const Tensor x = tensor({1, -2, 3, 4, 5, 6}).view({1, 6});
+  const Tensor bias = tensor({0, 0, 0, 1, 0, 0});
+  EXPECT_THAT(act(x, bias).to_vector<double>(), ElementsAre(5, 0, 18));
+  // Of a gate alone, times up, where it is not gated itself.
+  const Activation gate = get_act_func(
+      small_config({"model_config.hidden_act=softsign", "model_config.gated_linear_unit=True"}));
+  EXPECT_THAT(gate(tensor({1, -3, 2, 4}).view({1, 4}), {}).to_vector<double>(), ElementsAre(1, -3));
+  // What makes another shape says so.
+  ModuleRegistry::register_item<ModuleType::kActivationFunc>(
+      "halved", {.function = [](const Tensor& v) { return v.slice(1, 0, v.size(1) / 2); }});
+  EXPECT_THAT(message_of<ValueError>([&] { get_act_func("halved")(x, {}); }),
+              Says("hidden_act halved ... expected shape [1, 6]"));
+}
+
+// Steps of metrics.jsonl without what differs between equal runs.
+std::vector<std::string> steps_of(const data::TempDir& dir, const std::string& folder) {
+  std::istringstream lines(dir.read(folder + "/metrics.jsonl"));
+  std::vector<std::string> all;
+  for (std::string line; std::getline(lines, line);) {
+    nlohmann::json step = nlohmann::json::parse(line);
+    step.erase("step_time_ms");
+    step.erase("peak_bytes");
+    all.push_back(step.dump());
+  }
+  return all;
+}
+
+TEST(Register, ARunGoesOnBitForBit) {
+  const data::TempDir dir;
+  const auto config = [&](const char* folder, int64_t steps, const Overrides& more = {}) {
+    return small_config(
+        joined({kOptimizer,
+                kSchedule,
+                kData,
+                {"model_config.hidden_act=softsign", "dataset_config.data_source_kwargs={first: 3}",
+                 "dataset_config.batch_size=2", "training_config.eval_interval=2",
+                 "training_config.eval_iters=1", "training_config.save_interval=3",
+                 "training_config.log_interval=1", concat("training_config.training_iters=", steps),
+                 concat("training_config.output_dir=", dir.file(folder))},
+                more}));
+  };
+  pretrain(config("whole", 6));
+  pretrain(config("parts", 3));
+  const Overrides resume = {"training_config.resume_training=True"};
+  EXPECT_THAT(message_of<ValueError>([&] {
+                pretrain(config("parts", 6,
+                                joined(resume, {"dataset_config.data_source_kwargs={first: 4}"})));
+              }),
+              Says("data_source counting {first: 4} ... counting {first: 3}"));
+  pretrain(config("parts", 6, resume));
+  const auto whole = steps_of(dir, "whole");
+  ASSERT_EQ(whole.size(), 6U);
+  EXPECT_EQ(steps_of(dir, "parts"), whole);
+  // The schedule is the program's: lr / (1 + updates / 2).
+  EXPECT_THAT(whole[2], HasSubstr("\"lr\":[0.005,0.005]"));
+  EXPECT_THAT(dir.read("parts/config.yaml"), HasSubstr("data_source: counting"));
+}
+
+TEST(Register, DataThatDoNotFitAreRefused) {
+  const data::TempDir dir;
+  ModuleRegistry::register_item<ModuleType::kDataset>(
+      "nothing", [](const AllConfig&, DataPart) { return nullptr; });
+  ModuleRegistry::register_item<ModuleType::kDataset>(
+      "long_rows", [](const AllConfig& config, DataPart) {
+        AllConfig other = config;
+        other.model_config.seq_length += 1;
+        return std::make_unique<testing::CountingRows>(other, 0);
+      });
+  const auto run = [&](const std::string& name) {
+    pretrain(small_config({concat("dataset_config.data_source=", name),
+                           concat("training_config.output_dir=", dir.file(name))}));
+  };
+  EXPECT_THAT(message_of<ValueError>([&] { run("nothing"); }), Says("makes no data to train on"));
+  EXPECT_THAT(message_of<ValueError>([&] { run("long_rows"); }),
+              Says("rows have 9 tokens, model_config.seq_length is 8"));
+}
+
+}  // namespace
+}  // namespace tapestry
