@@ -110,7 +110,7 @@ std::map<std::string, double> logical_gradient_norms(const nn::Module& model) {
 
 TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
                                    optim::Optimizer& optimizer,
-                                   const optim::Schedule& schedule,
+                                   const optim::Schedule* schedule,
                                    const AllConfig& config,
                                    DistributedDataParallel* data_parallel)
     : network_(network_with_loss),
@@ -263,7 +263,9 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
 
 void TrainOneStepCell::apply_schedule(StepResult& result) {
   const PhaseScope phase("schedule");
-  schedule_.apply(optimizer_, position_);
+  if (schedule_ != nullptr) {
+    schedule_->apply(optimizer_, position_);
+  }
   for (const optim::ParamGroup& group : optimizer_.param_groups()) {
     result.lr.push_back(group.lr.value());
   }

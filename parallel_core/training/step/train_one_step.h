@@ -111,14 +111,22 @@ class StepExaminer {
 /// Forward and backward over the micro-batches, unscale, finite check, clip, update, schedules.
 class TrainOneStepCell {
  public:
-  /// All arguments outlive the cell. A step's gradients are there until the next step, or with
-  /// optimizer_in_backward used up one by one; with several data-parallel ranks `data_parallel`
-  /// (get_data_parallel) has them, and ValueError if it is missing.
+  /// All arguments outlive the cell. Without a schedule (null) each group keeps its learning rate
+  /// and weight decay, which the program may change between steps. A step's gradients are there
+  /// until the next step, or with optimizer_in_backward used up one by one; with several
+  /// data-parallel ranks `data_parallel` (get_data_parallel) has them, and ValueError if it is
+  /// missing.
+  TrainOneStepCell(ParallelModel& network_with_loss,
+                   optim::Optimizer& optimizer,
+                   const optim::Schedule* schedule,
+                   const AllConfig& config,
+                   DistributedDataParallel* data_parallel = nullptr);
   TrainOneStepCell(ParallelModel& network_with_loss,
                    optim::Optimizer& optimizer,
                    const optim::Schedule& schedule,
                    const AllConfig& config,
-                   DistributedDataParallel* data_parallel = nullptr);
+                   DistributedDataParallel* data_parallel = nullptr)
+      : TrainOneStepCell(network_with_loss, optimizer, &schedule, config, data_parallel) {}
 
   /// Runs step number `position().seen` (from 0). The micro-batches are those of this rank.
   StepResult operator()(const std::vector<data::Batch>& micro_batches);
@@ -195,7 +203,7 @@ class TrainOneStepCell {
 
   ParallelModel& network_;
   optim::Optimizer& optimizer_;
-  const optim::Schedule& schedule_;
+  const optim::Schedule* schedule_;
   optim::GradScaler scaler_;
   MoEStatistics experts_;
   bool skips_spikes_;
