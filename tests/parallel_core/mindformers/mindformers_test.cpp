@@ -82,7 +82,7 @@ TEST(OldNames, SetParallelContextMakesTheGroups) {
 
 TEST(OldNames, LossWithMaskIsTheMeanOfWhatCounts) {
   const Tensor logits = randn({3, 31});
-  const Tensor labels = tensor(std::vector<int64_t>{3, 0, 30});
+  const Tensor labels = tensor(std::vector<int64_t>{3, 0, 30}, {3});
   const Tensor mask = tensor({1, 0, 1});
   const VocabParallelCrossEntropy cross_entropy(small_config());
   const std::vector<double> each = cross_entropy.forward(logits, labels).to_vector<double>();
@@ -157,7 +157,7 @@ TEST(OneArgument, EveryLayerTakesTheConfiguration) {
 TEST(OneArgument, LogitsAndLossAreThoseOfTheWholeVocabulary) {
   const AllConfig config = small_config({"parallel_config.tensor_model_parallel_size=2"});
   const Tensor logits = randn({3, 31});
-  const Tensor labels = tensor(std::vector<int64_t>{3, 0, 30});
+  const Tensor labels = tensor(std::vector<int64_t>{3, 0, 30}, {3});
   const std::vector<double> expected =
       VocabParallelCrossEntropy(small_config()).forward(logits, labels).to_vector<double>();
   testing::run_parallel(2, {.tensor_model_parallel_size = 2}, [&] {

@@ -123,23 +123,25 @@ TEST(NullSchedule, TheLoopSavesAndGoesOn) {
                         .total_steps = steps,
                         .trainer = TrainerState{}};
   };
-  Program whole(config);
-  const TrainSummary expected = train(whole.cell, whole.samples, config, options("whole", 6));
-  Program first(config);
-  train(first.cell, first.samples, config, options("parts", 3));
-  const std::string folder = dir.file("parts/step_00000003");
-  const TrainerState trainer = parse_trainer_state(read_training_state(folder), folder);
-  EXPECT_EQ(trainer.schedule, "");
-  Program second(config);
-  load_weights(*second.model, config.model_config, folder);
-  load_optimizer_state(folder, *second.model, *second.optimizer);
-  second.cell.set_position(trainer.position);
-  EXPECT_EQ(train(second.cell, second.samples, config, options("parts", 6)).last_loss,
-            expected.last_loss);
-  // A run of the library that goes on with it has a schedule again, and says so.
-  const ResumedSchedule resumed = resume_schedule(config, 1, trainer.schedule, folder);
-  EXPECT_THAT(resumed.remark, ::testing::HasSubstr("trained without"));
-  EXPECT_EQ(resumed.state, schedule_state(config, 1));
+  testing::run_parallel(1, {}, [&] {
+    Program whole(config);
+    const TrainSummary expected = train(whole.cell, whole.samples, config, options("whole", 6));
+    Program first(config);
+    train(first.cell, first.samples, config, options("parts", 3));
+    const std::string folder = dir.file("parts/step_00000003");
+    const TrainerState trainer = parse_trainer_state(read_training_state(folder), folder);
+    EXPECT_EQ(trainer.schedule, "");
+    Program second(config);
+    load_weights(*second.model, config.model_config, folder);
+    load_optimizer_state(folder, *second.model, *second.optimizer);
+    second.cell.set_position(trainer.position);
+    EXPECT_EQ(train(second.cell, second.samples, config, options("parts", 6)).last_loss,
+              expected.last_loss);
+    // A run of the library that goes on with it has a schedule again, and says so.
+    const ResumedSchedule resumed = resume_schedule(config, 1, trainer.schedule, folder);
+    EXPECT_THAT(resumed.remark, ::testing::HasSubstr("trained without"));
+    EXPECT_EQ(resumed.state, schedule_state(config, 1));
+  });
 }
 
 }  // namespace

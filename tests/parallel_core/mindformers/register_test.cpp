@@ -171,7 +171,8 @@ State train_steps(const AllConfig& config) {
 double largest_distance(const State& found, const State& expected) {
   double far = 0;
   for (const auto& [name, weight] : expected) {
-    far = std::max(far, testing::distance(found.at(name), weight));
+    // Biases of keys, whose gradient is 0 but for rounding, stay near 0.
+    far = std::max(far, testing::distance(found.at(name), weight, /*floor=*/0.1));
   }
   return far;
 }
@@ -185,17 +186,15 @@ TEST(Register, OwnPartsTrainInEveryLayoutAsInOneProcess) {
                                      "training_config.loss_func_kwargs.loss_func_type=smoothed",
                                      "optimizer_config.clip_grad=1.0"}});
     const State expected = train_steps(small_config(parts));
-    EXPECT_GT(largest_distance(train_steps(small_config({"optimizer_config.weight_decay=0.1"})),
-                               expected),
-              100 * kRounding);
+    const State of_library = train_steps(small_config({concat("model_config.hidden_act=", act)}));
+    EXPECT_GT(largest_distance(of_library, expected), 100 * kRounding);
     for (const Layout& layout : layouts()) {
       const AllConfig config = small_config(joined(parts, layout.overrides));
       testing::run_parallel(layout.ranks, sizes_of(config), [&] {
         const State found = train_steps(config);
-        if (found.size() == expected.size()) {
+        if (get_tensor_model_parallel_rank() == 0 && pipeline_place().rank == 0) {
+          EXPECT_EQ(found.size(), expected.size()) << layout.name;
           EXPECT_LT(largest_distance(found, expected), kRounding) << layout.name << " " << act;
-        } else {
-          EXPECT_GT(pipeline_place().rank, 0) << layout.name;
         }
       });
     }
@@ -229,6 +228,7 @@ std::vector<std::string> steps_of(const data::TempDir& dir, const std::string& f
     nlohmann::json step = nlohmann::json::parse(line);
     step.erase("step_time_ms");
     step.erase("peak_bytes");
+    step.erase("memory");
     all.push_back(step.dump());
   }
   return all;
