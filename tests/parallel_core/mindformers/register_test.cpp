@@ -179,14 +179,19 @@ double largest_distance(const State& found, const State& expected) {
 
 TEST(Register, OwnPartsTrainInEveryLayoutAsInOneProcess) {
   constexpr double kRounding = 1e-5;  // of three steps in float32
-  for (const char* act : {"softsign", "reglu"}) {
+  const Overrides none;
+  const Overrides experts = {"moe_config.num_experts=4"};
+  for (const auto& [act, more] :
+       {std::pair{"softsign", none}, {"reglu", none}, {"reglu", experts}}) {
     const Overrides parts = joined({kOptimizer,
                                     kSchedule,
+                                    more,
                                     {concat("model_config.hidden_act=", act),
                                      "training_config.loss_func_kwargs.loss_func_type=smoothed",
                                      "optimizer_config.clip_grad=1.0"}});
     const State expected = train_steps(small_config(parts));
-    const State of_library = train_steps(small_config({concat("model_config.hidden_act=", act)}));
+    const State of_library =
+        train_steps(small_config(joined(more, {concat("model_config.hidden_act=", act)})));
     EXPECT_GT(largest_distance(of_library, expected), 100 * kRounding);
     for (const Layout& layout : layouts()) {
       const AllConfig config = small_config(joined(parts, layout.overrides));
@@ -234,35 +239,65 @@ std::vector<std::string> steps_of(const data::TempDir& dir, const std::string& f
   return all;
 }
 
+// A run on so many ranks, which are threads.
+void run_on(int ranks, const AllConfig& config) {
+  run_thread_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& world) {
+    pretrain(config, {.world = world, .ranks_on_host = ranks});
+  });
+}
+
 TEST(Register, ARunGoesOnBitForBit) {
-  const data::TempDir dir;
-  const auto config = [&](const char* folder, int64_t steps, const Overrides& more = {}) {
-    return small_config(
-        joined({kOptimizer,
-                kSchedule,
-                kData,
-                {"model_config.hidden_act=softsign", "dataset_config.data_source_kwargs={first: 3}",
-                 "dataset_config.batch_size=2", "training_config.eval_interval=2",
-                 "training_config.eval_iters=1", "training_config.save_interval=3",
-                 "training_config.log_interval=1", concat("training_config.training_iters=", steps),
-                 concat("training_config.output_dir=", dir.file(folder))},
-                more}));
-  };
-  pretrain(config("whole", 6));
-  pretrain(config("parts", 3));
   const Overrides resume = {"training_config.resume_training=True"};
-  EXPECT_THAT(message_of<ValueError>([&] {
-                pretrain(config("parts", 6,
-                                joined(resume, {"dataset_config.data_source_kwargs={first: 4}"})));
-              }),
-              Says("data_source counting {first: 4} ... counting {first: 3}"));
-  pretrain(config("parts", 6, resume));
-  const auto whole = steps_of(dir, "whole");
-  ASSERT_EQ(whole.size(), 6U);
-  EXPECT_EQ(steps_of(dir, "parts"), whole);
-  // The schedule is the program's: lr / (1 + updates / 2).
-  EXPECT_THAT(whole[2], HasSubstr("\"lr\":[0.005,0.005]"));
-  EXPECT_THAT(dir.read("parts/config.yaml"), HasSubstr("data_source: counting"));
+  for (const int ranks : {1, 2}) {
+    const data::TempDir dir;
+    const auto config = [&](const char* folder, int64_t steps, const Overrides& more = {}) {
+      return small_config(
+          joined({kOptimizer,
+                  kSchedule,
+                  kData,
+                  more,
+                  ranks == 2 ? Overrides{"parallel_config.zero_level=z1"} : Overrides(),
+                  {"model_config.hidden_act=softsign", "dataset_config.batch_size=2",
+                   "training_config.eval_interval=2", "training_config.eval_iters=1",
+                   "training_config.save_interval=3", "training_config.log_interval=1",
+                   concat("training_config.training_iters=", steps),
+                   concat("training_config.output_dir=", dir.file(folder))}}));
+    };
+    const Overrides rows = {"dataset_config.data_source_kwargs={first: 3}"};
+    run_on(ranks, config("whole", 6, rows));
+    run_on(ranks, config("parts", 3, rows));
+    if (ranks == 1) {
+      const Overrides others = {"dataset_config.data_source_kwargs={first: 4}"};
+      EXPECT_THAT(
+          message_of<ValueError>([&] { pretrain(config("parts", 6, joined(resume, others))); }),
+          Says("counting {first: 4} ... counting {first: 3}"));
+    }
+    run_on(ranks, config("parts", 6, joined(resume, rows)));
+    const auto whole = steps_of(dir, "whole");
+    ASSERT_EQ(whole.size(), 6U);
+    EXPECT_EQ(steps_of(dir, "parts"), whole);
+    // The schedule is the program's: lr / (1 + updates / 2).
+    EXPECT_THAT(whole[2], HasSubstr("\"lr\":[0.005,0.005]"));
+    EXPECT_THAT(dir.read("parts/config.yaml"), HasSubstr("data_source: counting"));
+  }
+}
+
+// The model computes with 16-bit values of the masters that an optimizer of one's own updates.
+TEST(Register, AnOwnOptimizerHasMasters) {
+  testing::Trainer trainer(joined(kOptimizer, {"model_config.params_dtype=bfloat16"}));
+  testing::MadeUpSamples samples(trainer.config);
+  for (int64_t step = 0; step < 2; ++step) {
+    trainer.cell({samples.micro_batch({step, 2 * step}, 0, 1, 2, 0, 1)});
+  }
+  int64_t rounded = 0;
+  for (const nn::Module::NamedParameter& entry : trainer.model->named_parameters()) {
+    const Tensor master = trainer.optimizer->main_param(entry.name);
+    EXPECT_EQ(entry.parameter->to_vector<double>(),
+              master.to(entry.parameter->dtype()).to_vector<double>())
+        << entry.name;
+    rounded += entry.parameter->dtype() == kBFloat16 ? 1 : 0;
+  }
+  EXPECT_GT(rounded, 0);
 }
 
 TEST(Register, DataThatDoNotFitAreRefused) {
