@@ -33,6 +33,7 @@
 #include "parallel_core/training/files/output_folder.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/ranks/equal_configurations.h"
+#include "parallel_core/training/step/evaluation_metric.h"
 #include "parallel_core/training/step/get_model.h"
 #include "text/sources/text_files.h"
 #include "text/sources/text_source.h"
@@ -83,6 +84,7 @@ std::string data_text(const AllConfig& config, const ResumePoint* resume) {
     if (data::text_is_prepared(*d.text, corpus_options(config))) {
       return opened_data_text(config, resume);
     }
+    check_dataset_dir(d);
     std::string text = concat("text files, which are turned into tokens in ", d.dataset_dir,
                               " on first use; not tokenised here");
     for (const std::string& remark : remarks) {
@@ -177,6 +179,7 @@ std::string weights_text(const AllConfig& config, const StartWeights& weights, i
 
 std::string folder_text(const AllConfig& config, const DryRunOptions& options) {
   const TrainingConfig& training = config.training_config;
+  check_evaluation(config, {}, /*has_function=*/false);
   const auto parts = make_parts(options.parts);
   require_parts(config, pointers_to(parts));
   for (const auto& part : parts) {

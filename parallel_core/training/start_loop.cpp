@@ -237,6 +237,8 @@ void assemble_loop(StartingRun& run) {
     loop.validation = run.data.validation.get();
     loop.test = run.data.test.get();
   }
+  loop.evaluation_metrics = run.options.metrics;
+  loop.evaluation = run.options.evaluation;
   loop.metrics = run.metrics ? &*run.metrics : nullptr;
   add_observers(run);
   loop.parts = pointers_to(run.parts);

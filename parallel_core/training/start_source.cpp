@@ -101,8 +101,10 @@ void choose_weights(StartingRun& run) {
 }
 
 void open_run_data(StartingRun& run) {
-  run.data = open_data(run.config, *run.options.world, DataUse::kTraining,
-                       run.resume && run.resume->data ? &*run.resume->data : nullptr);
+  const DataState* resumed = run.resume && run.resume->data ? &*run.resume->data : nullptr;
+  run.data = run.options.data
+                 ? open_own_data(run.config, run.options.data, *run.options.world, resumed)
+                 : open_data(run.config, *run.options.world, DataUse::kTraining, resumed);
   check_first_step(run.config, run.data);
 }
 

@@ -77,7 +77,9 @@ std::string data_text(const AllConfig& config, const RunData& data, const std::s
 
 std::string tokenizer_description(const AllConfig& config, const RunData& data) {
   const std::string& type = config.dataset_config.tokenizer_type;
-  if (config.dataset_config.step_data_dir || (type != "byte" && data.tokenizer_model.empty())) {
+  const bool has_no_text =
+      config.dataset_config.step_data_dir || (data.opened.own && data.tokenizer_model.empty());
+  if (has_no_text || (type != "byte" && data.tokenizer_model.empty())) {
     return {};
   }
   return data::make_tokenizer(type, data.tokenizer_model)->describe();

@@ -62,7 +62,7 @@ class LoopPieces {
              const AllConfig& config,
              const TrainOptions& options,
              int64_t shown_total)
-      : evaluation_(cell.network(), config, options.validation, options.test),
+      : evaluation_(cell.network(), config, options),
         monitor_(cell, config, shown_total),
         skipped_(cell, config),
         nan_(cell, config),

@@ -129,8 +129,13 @@ constexpr Key kKeys[] = {
             "Needs `eval_interval`. null: no best checkpoint."},
     {.name = "eval_metric",
      .field = f<&T::eval_metric>,
-     .check = one_of("perplexity|loss"),
-     .doc = "Metric of the evaluation that `best_metric_comparison` compares; null: loss."},
+     .check = satisfies(
+         [](const Value& v) {
+           return std::string(v.as<std::string>().empty() ? "must not be empty" : "");
+         },
+         "not empty"),
+     .doc = "Metric of the evaluation that `best_metric_comparison` compares: loss, perplexity, or "
+            "one that the program has (docs/own_data.md). null: loss."},
     {.name = "grad_clip_kwargs",
      .field = f<&T::grad_clip_kwargs>,
      .doc = "Clipping of the gradients; null: see `optimizer_config.clip_grad`. Not together with "

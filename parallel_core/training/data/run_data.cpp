@@ -14,9 +14,9 @@
 #include "parallel_core/data/dataset_fingerprint.h"
 #include "parallel_core/data/default_text.h"
 #include "parallel_core/data/indexed_dataset.h"
-#include "parallel_core/data/step_dataset.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/data/recorded_run_data.h"
 #include "parallel_core/training/data/sft_run_data.h"
 #include "parallel_core/training/data/take_up_data.h"
 #include "parallel_core/training/log/logging.h"
@@ -204,7 +204,7 @@ std::unique_ptr<data::Tokenizer> prepare_on_first_use(const AllConfig& config,
                                                       RunData& run) {
   const DatasetConfig& d = config.dataset_config;
   check_tokenizer_of_weights(config);
-  const std::string other_data = d.text ? std::string() : check_dataset_dir(d);
+  const std::string other_data = check_dataset_dir(d);
   const data::CorpusOptions options = corpus_options(config);
   data::PreparedCorpus corpus =
       d.text ? data::prepare_text(*d.text, options) : data::prepare_default_text(options);
@@ -368,39 +368,6 @@ RunData open_text(const AllConfig& config, DataUse use, const DataState* resumed
   return run;
 }
 
-RunData open_recorded(const AllConfig& config, const DataState* resumed) {
-  const std::string& directory = *config.dataset_config.step_data_dir;
-  RunData run;
-  const ModelParallelConfig& layout = config.parallel_config;
-  auto steps = std::make_unique<data::StepDataSource>(
-      directory, config.model_config.vocab_size,
-      data::StepDataSource::ModelRanks{
-          .neighbours = layout.tensor_model_parallel_size * layout.context_parallel_size,
-          .stages = layout.pipeline_model_parallel_size});
-  check<ValueError>(steps->seq_length() == config.model_config.seq_length,
-                    "dataset_config.step_data_dir ", directory, ": rows have ", steps->seq_length(),
-                    " tokens, model_config.seq_length is ", config.model_config.seq_length);
-  // A recording to which steps have been added since is still the same.
-  const int64_t known = resumed != nullptr && resumed->recorded
-                            ? std::min(resumed->recorded->steps, steps->num_steps())
-                            : steps->num_steps();
-  run.opened.seq_length = steps->seq_length();
-  run.opened.recorded = {directory, steps->num_steps(), steps->fingerprint(known)};
-  take_up(config, resumed, DataUse::kTraining, run.opened, run);
-  if (known < steps->num_steps()) {
-    run.opened.recorded->crc64 = steps->fingerprint(steps->num_steps());
-  }
-  run.start = run.opened.position;
-  const data::BatchPosition done = run.opened.in_run();
-  const int64_t wanted =
-      run.start.step + std::max<int64_t>(0, total_steps(config, done) - done.step);
-  check<ValueError>(wanted <= steps->num_steps(), "dataset_config.step_data_dir ", directory,
-                    " holds ", steps->num_steps(), " steps, the run has ", wanted);
-  run.description = concat(steps->num_steps(), " recorded steps");
-  run.train = std::move(steps);
-  return run;
-}
-
 bool is_tokenizer(const std::string& type,
                   const std::string& model,
                   const data::huggingface::TokenizerFiles& files) {
@@ -447,17 +414,17 @@ void check_tokenizer_of_weights(const AllConfig& config) {
 }
 
 std::string check_dataset_dir(const DatasetConfig& d) {
-  const auto found = data::foreign_data(d.dataset_dir, /*texts=*/true);
+  const auto found = data::foreign_data(d.dataset_dir, /*texts=*/!d.text);
   if (!found) {
     return "";
   }
+  const char* text = d.text ? "the text" : "the default text";
   const std::string message =
-      concat("dataset_config.dataset_dir ", d.dataset_dir,
-             " is where the default text is prepared, which this run trains on, but ", found->name,
-             " ", found->remedy);
+      concat("dataset_config.dataset_dir ", d.dataset_dir, " is where ", text,
+             " is prepared, which this run trains on, but ", found->name, " ", found->remedy);
   const bool is_chosen = d.dataset_dir != DatasetConfig().dataset_dir;
   check<ValueError>(!is_chosen && found->name.find(".mindrecord") == std::string::npos, message,
-                    "; for the default text use another folder");
+                    "; for ", text, " use another folder");
   return message;
 }
 
@@ -500,7 +467,7 @@ RunData open_on(const std::string& day,
   check<ValueError>(use == DataUse::kTraining,
                     "dataset_config.step_data_dir holds steps of training, nothing to evaluate on; "
                     "name a text or a data set");
-  return open_recorded(config, resumed);
+  return internal::open_recorded(config, resumed);
 }
 
 }  // namespace
@@ -531,7 +498,7 @@ std::string other_tokenizer_remark(const AllConfig& config,
                                    const std::string& weights) {
   const fs::path path = weights;
   const fs::path folder = folder_exists(weights) ? path : path.parent_path();
-  if (config.dataset_config.step_data_dir) {
+  if (config.dataset_config.step_data_dir || data.opened.own) {
     return "";
   }
   const bool bytes = data.tokenizer_model.empty();

@@ -40,8 +40,9 @@ inline constexpr int64_t kDefaultTextMaxVocab = 8000;
 /// other: whatever tokenizer is made of the text, its ids are not those of the weights.
 void check_tokenizer_of_weights(const AllConfig& config);
 
-/// Of a run that trains on the default text: ValueError where dataset_dir, which has been chosen,
-/// holds other data (data::foreign_data), with the key that takes them. Of the default folder that
+/// Of a run that trains on a text or the default text: ValueError where dataset_dir, which has been
+/// chosen, holds other data (data::foreign_data; of a text recorded steps and data sets alone are
+/// other data), with the key that takes them. Of the default folder that
 /// is the remark that comes back, but for MindRecord files.
 std::string check_dataset_dir(const DatasetConfig& config);
 

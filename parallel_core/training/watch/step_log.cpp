@@ -147,11 +147,11 @@ void StepLog::after(FinishedStep& step) {
     log_warning(
         concat("step ", record.step, ": the gradients are not finite, the update was skipped"));
   }
-  if (record.eval_loss) {
-    log_info(eval_log_line("eval", record.step, *record.eval_loss));
+  if (record.eval_loss || !record.eval_values.empty()) {
+    log_info(eval_log_line("eval", record.step, record.eval_loss, record.eval_values));
   }
-  if (record.test_loss) {
-    log_info(eval_log_line("test", record.step, *record.test_loss));
+  if (record.test_loss || !record.test_values.empty()) {
+    log_info(eval_log_line("test", record.step, record.test_loss, record.test_values));
   }
 }
 

@@ -101,6 +101,12 @@ std::vector<report::Scalar> step_scalars(const StepRecord& record,
       scalars.push_back({concat(name, "-perplexity"), std::exp(*loss)});
     }
   }
+  for (const auto& [part, values] :
+       {std::pair{"eval", &record.eval_values}, std::pair{"test", &record.test_values}}) {
+    for (const auto& [name, value] : *values) {
+      scalars.push_back({concat(part, "-", name), value});
+    }
+  }
   return scalars;
 }
 
