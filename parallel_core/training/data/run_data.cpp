@@ -71,8 +71,17 @@ data::SampleCounts wanted_samples(const AllConfig& config,
   const int64_t batch = batch_of(config);
   data::SampleCounts counts =
       data::sample_counts(steps_left, t.eval_interval.value_or(0), t.eval_iters, batch);
+  // With a ramp-up of the batch the run asks for as many as without, or more if it draws more: so
+  // it has the same samples in the same order.
+  const data::BatchPosition done = opened.in_run();
+  const int64_t samples = config.dataset_config.train_samples;
+  if (t.training_iters == 0 && samples > 0) {
+    counts.train = std::max<int64_t>(0, samples - done.first_sample) / batch * batch;
+  }
+  const int64_t drawn = internal::batches_of(config).consumed_after(steps_left, done.first_sample) -
+                        done.first_sample;
   // A run that is at its end opens its data all the same.
-  counts.train = std::max(opened.position.first_sample + counts.train, batch);
+  counts.train = std::max(opened.position.first_sample + std::max(counts.train, drawn), batch);
   if (!opened.plan.valid.empty()) {
     counts.valid = std::min(counts.valid, t.eval_iters * batch);
   }
@@ -389,7 +398,8 @@ int64_t total_steps(const AllConfig& config, data::BatchPosition done) {
   if (config.training_config.training_iters > 0 || samples == 0) {
     return config.training_config.training_iters;
   }
-  return done.step + std::max<int64_t>(0, samples - done.first_sample) / batch_of(config);
+  return done.step +
+         internal::batches_of(config).steps_within(samples, std::min(samples, done.first_sample));
 }
 
 bool has_steps_left(const AllConfig& config, const RunData& data) {
@@ -454,10 +464,15 @@ RunData open_on(const std::string& day,
                 DataUse use,
                 const DataState* resumed) {
   const DatasetConfig& d = config.dataset_config;
-  check<ValueError>(d.drop_remainder || d.train_samples % batch_of(config) == 0,
+  const BatchSchedule batches = internal::batches_of(config);
+  const int64_t whole = batches.reach(0, BatchSchedule::kNoLimit, d.train_samples).consumed;
+  check<ValueError>(d.drop_remainder || whole == d.train_samples,
                     "dataset_config.drop_remainder is False, but train_samples ", d.train_samples,
-                    " is no multiple of the ", batch_of(config),
-                    " samples of a step, and every step has as many; make it one");
+                    batches.ramps()
+                        ? concat(" ends within a step, the last whole one with sample ", whole,
+                                 "; make it that number")
+                        : concat(" is no multiple of the ", batches.full(),
+                                 " samples of a step, and every step has as many; make it one"));
   if (d.sft_data_path) {
     return open_examples(config, use, resumed, day);
   }

@@ -42,6 +42,9 @@ struct TrainOptions {
   std::function<bool()> stop_requested;  ///< asked after each step; true ends the run
   /// Of the first step in the data; left out: as many steps as the cell has seen.
   std::optional<data::BatchPosition> start;
+  /// That the run has drawn before it, of whatever data; left out: those of the steps that the cell
+  /// has seen.
+  std::optional<int64_t> samples_done = std::nullopt;
   /// Of the whole run, earlier parts included; left out: as the configuration says.
   std::optional<int64_t> total_steps;
   /// With what the checkpoints keep of the run: what is known before the first step (schedule,

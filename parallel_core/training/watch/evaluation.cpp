@@ -22,13 +22,15 @@ namespace tapestry {
 
 std::vector<data::Batch> step_batches(data::DataSource& source,
                                       const AllConfig& config,
-                                      data::BatchPosition position) {
+                                      data::BatchPosition position,
+                                      std::optional<int64_t> micro_batches) {
   const DatasetConfig& d = config.dataset_config;
+  const int64_t count = micro_batches.value_or(d.micro_batch_num);
   std::vector<data::Batch> batches;
-  for (int64_t m = 0; m < d.micro_batch_num; ++m) {
+  for (int64_t m = 0; m < count; ++m) {
     const PhaseScope phase("fetch", m);
-    batches.push_back(source.micro_batch(position, m, d.micro_batch_num, d.batch_size,
-                                         get_data_parallel_rank(), get_data_parallel_world_size()));
+    batches.push_back(source.micro_batch(position, m, count, d.batch_size, get_data_parallel_rank(),
+                                         get_data_parallel_world_size()));
   }
   return batches;
 }

@@ -16,10 +16,12 @@
 
 namespace tapestry {
 
-/// The micro-batches of this rank in the step at a position.
+/// The micro-batches of this rank in the step at a position: `micro_batches` of them, or as many as
+/// a step of the whole batch has.
 std::vector<data::Batch> step_batches(data::DataSource& source,
                                       const AllConfig& config,
-                                      data::BatchPosition position);
+                                      data::BatchPosition position,
+                                      std::optional<int64_t> micro_batches = std::nullopt);
 
 /// Mean loss per token over `iterations` global batches, in evaluation mode. Fewer if the source
 /// ends before; ValueError if it has not even one.
