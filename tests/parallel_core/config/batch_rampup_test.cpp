@@ -7,6 +7,7 @@
 #include "tests/message_of.h"
 #include "tests/parallel_core/small_model.h"
 #include "tests/says.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace batch_rampup_test {

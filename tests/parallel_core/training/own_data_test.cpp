@@ -239,7 +239,8 @@ TEST_F(OwnDataTest, AnEvaluationFunctionTakesThePlaceOfTheLibrarys) {
 TEST_F(OwnDataTest, WhatCannotBeIsRefused) {
   const auto refused = [&](const Overrides& keys, PretrainOptions options, const char* said,
                            int ranks = 1) {
-    EXPECT_ERROR(run(config("output", keys), ranks, std::move(options)), ValueError, said);
+    options.overwrite = true;
+    EXPECT_ERROR(run(config("output", keys), ranks, options), ValueError, said);
   };
   refused({"dataset_config.data_path=a"}, {},
           "dataset_config.data_path names data, but this program has data of its own");
