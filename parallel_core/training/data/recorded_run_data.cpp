@@ -22,7 +22,7 @@ std::unique_ptr<data::StepDataSource> open_steps(const AllConfig& config) {
           .vocab_size = config.model_config.vocab_size,
           .ranks = {.neighbours = layout.tensor_model_parallel_size * layout.context_parallel_size,
                     .stages = layout.pipeline_model_parallel_size},
-          .batch = batch_of(config),
+          .batch = batches_of(config).batch_at(0),
           .repeats = true,
           .as_samples = d.step_data_as_samples});
   check<ValueError>(steps->seq_length() == config.model_config.seq_length,
@@ -43,6 +43,7 @@ bool has_begun_again(const data::StepDataSource& source,
 // What is not as in the recorded run.
 void add_remarks(const AllConfig& config, const data::StepDataSource& steps, RunData& run) {
   const DatasetConfig& d = config.dataset_config;
+  const BatchSchedule batches = batches_of(config);
   const std::string name = concat("dataset_config.step_data_dir ", *d.step_data_dir);
   const int64_t rows = steps.rows_until(steps.num_steps());
   if (steps.copies() > 1) {
@@ -50,14 +51,16 @@ void add_remarks(const AllConfig& config, const data::StepDataSource& steps, Run
                                  " times, as in folders of all ranks of a job, and counts once"));
   }
   if (d.step_data_as_samples) {
-    run.remarks.push_back(concat(name, ": its ", rows, " rows are taken one after the other, ",
-                                 batch_of(config), " a step (step_data_as_samples)"));
+    run.remarks.push_back(
+        concat(name, ": its ", rows, " rows are taken one after the other, ",
+               batches.ramps() ? "as many as a step has" : concat(batches.full(), " a step"),
+               " (step_data_as_samples)"));
   }
   const data::BatchPosition done = run.opened.in_run();
   const int64_t left = std::max<int64_t>(0, total_steps(config, done) - done.step);
-  const bool again = d.step_data_as_samples
-                         ? run.start.first_sample + left * batch_of(config) > rows
-                         : run.start.step + left > steps.num_steps();
+  const int64_t drawn = batches.consumed_after(left, done.first_sample) - done.first_sample;
+  const bool again = d.step_data_as_samples ? run.start.first_sample + drawn > rows
+                                            : run.start.step + left > steps.num_steps();
   if (again || config.training_config.epochs.value_or(1) > 1) {
     run.remarks.push_back(
         concat(name, " holds ", steps.num_steps(), steps.num_steps() == 1 ? " step" : " steps",
