@@ -31,9 +31,8 @@ class Optimizer;
 class Schedule;
 struct ParamGroup;
 }  // namespace optim
-namespace data {
-class DataSource;
-}
+struct DataRank;
+struct OwnData;
 
 /// What an optimizer of one's own is made with. The groups have learning rates already, which a
 /// schedule overwrites step by step.
@@ -77,12 +76,9 @@ using TokenLoss = std::function<Tensor(const Tensor& logits, const Tensor& label
 /// Makes the loss of a GPT on the calling rank.
 using LossFactory = std::function<TokenLoss(const AllConfig& config)>;
 
-/// Which samples a run asks for.
-enum class DataPart : uint8_t { kTrain, kValidation, kTest };
-/// Makes the data of one part on the calling rank: of config.dataset_config.data_source_kwargs,
-/// complete. Null for validation or test: there are none.
-using DataSourceFactory =
-    std::function<std::unique_ptr<data::DataSource>(const AllConfig& config, DataPart part)>;
+/// Makes the data of a run on the calling rank: the DataProvider of training/data/own_run_data.h.
+/// config.dataset_config.data_source_kwargs is complete.
+using DataFactory = std::function<OwnData(const AllConfig& config, const DataRank& rank)>;
 
 /// What is registered under names of a type.
 template <ModuleType type>
@@ -105,7 +101,7 @@ struct RegisteredItem<ModuleType::kLossFunc> {
 };
 template <>
 struct RegisteredItem<ModuleType::kDataset> {
-  using Type = DataSourceFactory;
+  using Type = DataFactory;
 };
 
 class ModuleRegistry {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "parallel_core/config/batch_rampup.h"
 #include "parallel_core/config/registered_names.h"
 
 namespace tapestry {
@@ -342,7 +343,8 @@ int64_t global_batch_size(const AllConfig& config, int64_t data_parallel_size) {
 int64_t total_training_iters(const AllConfig& config, int64_t data_parallel_size) {
   return config.training_config.training_iters > 0
              ? config.training_config.training_iters
-             : config.dataset_config.train_samples / global_batch_size(config, data_parallel_size);
+             : BatchSchedule(config, data_parallel_size)
+                   .steps_within(config.dataset_config.train_samples);
 }
 
 }  // namespace tapestry

@@ -215,6 +215,7 @@ struct DatasetConfig {
   std::optional<std::vector<std::string>> text;  // files that are tokenised on first use
   std::string split = "969,30,1";
   std::optional<std::string> step_data_dir;
+  bool step_data_as_samples = false;       // its rows one after the other, whatever their step
   std::optional<std::string> data_source;  // registered name; empty: the keys above say it
   OwnOptions data_source_kwargs;
   std::string tokenizer_type = "sentencepiece";

@@ -11,6 +11,7 @@
 #include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/config/batch_rampup.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/checkpoints/run_checkpoints.h"
 #include "parallel_core/training/log/logging.h"
@@ -62,7 +63,7 @@ class LoopPieces {
              const AllConfig& config,
              const TrainOptions& options,
              int64_t shown_total)
-      : evaluation_(cell.network(), config, options.validation, options.test),
+      : evaluation_(cell.network(), config, options),
         monitor_(cell, config, shown_total),
         skipped_(cell, config),
         nan_(cell, config),
@@ -122,20 +123,23 @@ class LoopPosition {
                const TrainOptions& options)
       : source_(source),
         epochs_(config.training_config.epochs),
-        batch_(global_batch_size(config, get_data_parallel_world_size())),
+        batches_(config, get_data_parallel_world_size()),
         step_(cell.position().seen) {
+    check_rampup(config, get_data_parallel_world_size());
     const int64_t total =
         options.total_steps.value_or(total_training_iters(config, get_data_parallel_world_size()));
     check<ValueError>(total > 0 || epochs_,
                       "training: nothing to do; set training_config.training_iters, "
                       "training_config.epochs or dataset_config.train_samples");
     last_step_ = total > 0 ? total : std::numeric_limits<int64_t>::max();
-    next_ =
-        options.start.value_or(data::BatchPosition{.step = step_, .first_sample = step_ * batch_});
+    consumed_ = options.samples_done.value_or(batches_.consumed_after(step_));
+    next_ = options.start.value_or(data::BatchPosition{.step = step_, .first_sample = consumed_});
     shown_total_ = total;
     if (epochs_) {
       const int64_t by_epochs =
-          step_ + data::batches_until_epoch(source, next_.first_sample, batch_, *epochs_);
+          step_ + batches_.steps_until(consumed_ + data::batches_until_epoch(
+                                                       source, next_.first_sample, 1, *epochs_),
+                                       consumed_);
       shown_total_ = total > 0 ? std::min(total, by_epochs) : by_epochs;
     }
   }
@@ -145,20 +149,25 @@ class LoopPosition {
   const data::BatchPosition& next() const { return next_; }
   /// What lines say of the end; the data decide it where epochs do.
   int64_t shown_total() const { return shown_total_; }
+  /// Of the next step, on each data-parallel rank.
+  int64_t micro_batches() const { return batches_.micro_batches_at(consumed_); }
   int64_t epoch() const { return source_.epoch(next_.first_sample); }
   bool is_at_end() const { return step_ >= last_step_ || (epochs_ && epoch() >= *epochs_); }
 
   void begin_step() { ++step_; }
   void end_step() {
     ++next_.step;
-    next_.first_sample += batch_;
+    const int64_t batch = batches_.batch_at(consumed_);
+    next_.first_sample += batch;
+    consumed_ += batch;
   }
 
  private:
   data::DataSource& source_;
   std::optional<int64_t> epochs_;
-  int64_t batch_;  // samples of a step
-  int64_t step_;   // that runs, or is done
+  BatchSchedule batches_;
+  int64_t step_;          // that runs, or is done
+  int64_t consumed_ = 0;  // samples of the run before the next step
   int64_t last_step_ = 0;
   int64_t shown_total_ = 0;
   data::BatchPosition next_;
@@ -180,7 +189,7 @@ FinishedStep run_step(TrainOneStepCell& cell,
     const PhaseScope whole("step");
     finished.result = cell([&] {
       const PhaseScope phase("data");
-      return step_batches(source, config, position.next());
+      return step_batches(source, config, position.next(), position.micro_batches());
     }());
   }
   finished.record.step_time_ms = milliseconds_since(start);

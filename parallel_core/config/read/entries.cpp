@@ -141,11 +141,15 @@ void Entries::read_foreign_value(const ForeignName& row,
                                  bool is_override) {
   const auto idle = split_text(row.idle, '|');
   const bool is_idle = std::find(idle.begin(), idle.end(), value.scalar) != idle.end();
+  const bool takes_idle_alone =
+      row.use == ForeignName::Use::kNothing || row.use == ForeignName::Use::kSwitch;
+  if (takes_idle_alone && !idle.empty() && !is_idle && value.kind != RawNode::Kind::kNull) {
+    findings_.error(value.place, concat(row.name, ": ", value.scalar,
+                                        " has no counterpart: ", row.note, "; leave it out"));
+    return;
+  }
   if (row.use == ForeignName::Use::kNothing) {
-    if (!idle.empty() && !is_idle && value.kind != RawNode::Kind::kNull) {
-      findings_.error(value.place, concat(row.name, ": ", value.scalar,
-                                          " has no counterpart: ", row.note, "; leave it out"));
-    } else if (idle.empty()) {
+    if (idle.empty()) {
       findings_.notes.push_back(
           concat(value.place.text(), ": ", row.name, " has no effect: ", row.note));
     }

@@ -26,7 +26,8 @@ struct ForeignName {
   };
   Use use = Use::kMessage;
   /// Of a row that is read: values (as they are written, separated by '|') that leave the keys
-  /// alone with kValue, and that alone are taken with kNothing; empty: none, or with kNothing any.
+  /// alone with kValue, and that alone are taken with kNothing and kSwitch; empty: none, or with
+  /// the latter two any.
   std::string_view idle = {};
 };
 

@@ -150,6 +150,11 @@ void resolve_data(Resolution& r) {
                      ", which makes its rows itself; hand it over in data_source_kwargs"));
     }
   }
+  if (data.step_data_as_samples && !data.step_data_dir) {
+    r.error("dataset_config.step_data_as_samples",
+            "has no effect without step_data_dir, whose rows it speaks of; name that folder, or "
+            "leave the key out");
+  }
   if (data.skip_bad_lines && !data.text && !data.sft_data_path) {
     r.error("dataset_config.skip_bad_lines",
             "has no effect: only text and sft_data_path are read line by line");

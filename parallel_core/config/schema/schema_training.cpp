@@ -35,6 +35,23 @@ std::string positive_steps(const Value& value) {
   return {};
 }
 
+// [start, increment, samples]; what depends on the number of ranks is checked when that is known.
+std::string check_rampup_list(const Value& value) {
+  const auto& list = value.as<Value::List>();
+  constexpr size_t kNumbers = 3;
+  if (list.size() != kNumbers) {
+    return "expected [start, increment, samples], got " + to_yaml(value);
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    if (list[i].as<int64_t>() < 1) {
+      return std::string(i == 0 ? "the batch of the first steps" : "the increment") +
+             " must be above 0, got " + to_yaml(value);
+    }
+  }
+  return list[2].as<int64_t>() < 0 ? "the samples must not be negative, got " + to_yaml(value)
+                                   : std::string();
+}
+
 constexpr Key kKeys[] = {
     {.name = "seed",
      .field = f<&T::seed>,
@@ -129,8 +146,13 @@ constexpr Key kKeys[] = {
             "Needs `eval_interval`. null: no best checkpoint."},
     {.name = "eval_metric",
      .field = f<&T::eval_metric>,
-     .check = one_of("perplexity|loss"),
-     .doc = "Metric of the evaluation that `best_metric_comparison` compares; null: loss."},
+     .check = satisfies(
+         [](const Value& v) {
+           return std::string(v.as<std::string>().empty() ? "must not be empty" : "");
+         },
+         "not empty"),
+     .doc = "Metric of the evaluation that `best_metric_comparison` compares: loss, perplexity, or "
+            "one that the program has (docs/own_data.md). null: loss."},
     {.name = "grad_clip_kwargs",
      .field = f<&T::grad_clip_kwargs>,
      .doc = "Clipping of the gradients; null: see `optimizer_config.clip_grad`. Not together with "
@@ -201,6 +223,14 @@ constexpr Key kKeys[] = {
      .doc =
          "Factor of `dataset_config.micro_batch_num`, the number of micro-batches whose gradients "
          "a step accumulates. It applies in every layout, also with a pipeline. null: 1."},
+    {.name = "rampup_batch_size",
+     .field = f<&T::rampup_batch_size>,
+     .check = satisfies(check_rampup_list, "three integers"),
+     .doc =
+         "Ramp-up of the global batch, [start, increment, samples]: the first steps have `start` "
+         "sequences, and the number grows by `increment` until it is the global batch, after "
+         "`samples` sequences. All levels are multiples of `batch_size` times the data-parallel "
+         "ranks. null: every step has the global batch."},
     {.name = "wrap_with_ddp",
      .field = f<&T::wrap_with_ddp>,
      .doc =

@@ -151,18 +151,20 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
 void TrainOneStepCell::count_tokens(const std::vector<data::Batch>& micro_batches,
                                     StepResult& result) {
   const int64_t depths = per_token_ ? network_.tokens_ahead() : 0;
-  std::vector<double> counts(static_cast<size_t>(2 + depths));
+  std::vector<double> counts(static_cast<size_t>(3 + depths));
   for (const data::Batch& batch : micro_batches) {
     counts[0] += token_count(batch);
     counts[1] += static_cast<double>(batch.batch * batch.seq);
+    counts[2] += static_cast<double>(batch.batch);
     for (int64_t depth = 1; depth <= depths; ++depth) {
-      counts[static_cast<size_t>(1 + depth)] += tokens_that_count_ahead(batch, depth);
+      counts[static_cast<size_t>(2 + depth)] += tokens_that_count_ahead(batch, depth);
     }
   }
   sum_over_sequences(counts);
   result.loss_tokens = counts[0];
   result.tokens = static_cast<int64_t>(counts[1]);
-  ahead_tokens_.assign(counts.begin() + 2, counts.end());
+  result.sequences = static_cast<int64_t>(counts[2]);
+  ahead_tokens_.assign(counts.begin() + 3, counts.end());
 }
 
 // What the share of a micro-batch among all ranks' lacks of its share among this rank's own.
@@ -493,6 +495,9 @@ StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_ba
   const bool left_out = result.skipped || result.set_aside;
   const bool waits = left_out || (!result.finite && !counts_overflows_);
   position_.skipped += waits ? 1 : 0;
+  if (position_.samples) {
+    *position_.samples += waits ? 0 : result.sequences;
+  }
   if (!result.finite || !left_out) {  // a skipped step says nothing of the scale
     scaler_.update(result.finite);
   }

@@ -49,6 +49,7 @@ struct StepResult {
   std::vector<double> lr;      ///< of this update, per group
   double loss_tokens = 0;      ///< sum of the loss masks
   int64_t tokens = 0;          ///< tokens that went through the model
+  int64_t sequences = 0;       ///< the rows that these are
   std::optional<PipelineBubble> bubble;  ///< with more than one stage
   /// Per logical tensor, when asked for; in a pipeline those of all stages on the first, and none
   /// on the others.

@@ -83,6 +83,9 @@ std::string trainer_state_json(const TrainerState& state) {
   if (state.position.skipped > 0) {
     out["position"]["skipped"] = state.position.skipped;
   }
+  if (state.position.samples) {
+    out["position"]["samples"] = *state.position.samples;
+  }
   out["loss_scaler"] = {{"scale", state.scaler.scale}, {"good_steps", state.scaler.good_steps}};
   out["generator"] = {{"seed", state.generator.seed}, {"offset", state.generator.offset}};
   out["schedule"] = state.schedule.empty() ? nlohmann::ordered_json()
@@ -122,9 +125,11 @@ TrainerState parse_trainer_state(const std::string& text, const std::string& sou
   const Members scaler = all.members("loss_scaler");
   const Members generator = all.members("generator");
   TrainerState state;
-  state.position = {.applied = position.count("applied"),
-                    .seen = position.count("seen"),
-                    .skipped = position.has("skipped") ? position.count("skipped") : 0};
+  state.position = {
+      .applied = position.count("applied"),
+      .seen = position.count("seen"),
+      .skipped = position.has("skipped") ? position.count("skipped") : 0,
+      .samples = position.has("samples") ? std::optional(position.count("samples")) : std::nullopt};
   state.scaler = {.scale = scaler.single("scale"), .good_steps = scaler.count("good_steps")};
   state.generator = {.seed = static_cast<uint64_t>(generator.count("seed")),
                      .offset = static_cast<uint64_t>(generator.count("offset"))};

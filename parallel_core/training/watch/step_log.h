@@ -38,8 +38,8 @@ std::string bubble_line(const PipelineBubble& bubble);
 /// once what the first steps say of the run; shows the progress of each step on a terminal.
 class StepLog final : public StepObserver {
  public:
-  /// `total` steps; 0 if that is not known. `flops` of a step on the busiest rank, 0 if that is not
-  /// known. The configuration outlives the object.
+  /// `total` steps; 0 if that is not known. `flops` of a step of the whole batch on the busiest
+  /// rank, 0 if that is not known. The configuration outlives the object.
   StepLog(const AllConfig& config, int64_t total, double flops)
       : config_(config), total_(total), flops_(flops), progress_(total) {}
   StepPhase phase() const override { return StepPhase::kLog; }

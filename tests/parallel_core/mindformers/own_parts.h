@@ -132,14 +132,11 @@ inline void register_parts() {
   ModuleRegistry::register_item<ModuleType::kLossFunc>("smoothed", smoothed_loss);
   ModuleRegistry::register_item<ModuleType::kDataset>(
       "counting",
-      [](const AllConfig& config, DataPart part) -> std::unique_ptr<data::DataSource> {
-        if (part == DataPart::kTest) {
-          return nullptr;
-        }
+      [](const AllConfig& config, const DataRank& /*rank*/) {
         const auto& options = config.dataset_config.data_source_kwargs;
         const int64_t first = integer_option(options, "first");
-        return std::make_unique<CountingRows>(config,
-                                              part == DataPart::kTrain ? first : first + 1000);
+        return OwnData{.train = std::make_unique<CountingRows>(config, first),
+                       .validation = std::make_unique<CountingRows>(config, first + 1000)};
       },
       {{"first", int64_t{0}}});
 }

@@ -303,20 +303,20 @@ TEST(Register, AnOwnOptimizerHasMasters) {
 TEST(Register, DataThatDoNotFitAreRefused) {
   const data::TempDir dir;
   ModuleRegistry::register_item<ModuleType::kDataset>(
-      "nothing", [](const AllConfig&, DataPart) { return nullptr; });
+      "nothing", [](const AllConfig&, const DataRank&) { return OwnData{}; });
   ModuleRegistry::register_item<ModuleType::kDataset>(
-      "long_rows", [](const AllConfig& config, DataPart) {
+      "long_rows", [](const AllConfig& config, const DataRank&) {
         AllConfig other = config;
         other.model_config.seq_length += 1;
-        return std::make_unique<testing::CountingRows>(other, 0);
+        return OwnData{.train = std::make_unique<testing::CountingRows>(other, 0)};
       });
   const auto run = [&](const std::string& name) {
     pretrain(small_config({concat("dataset_config.data_source=", name),
                            concat("training_config.output_dir=", dir.file(name))}));
   };
-  EXPECT_THAT(message_of<ValueError>([&] { run("nothing"); }), Says("makes no data to train on"));
+  EXPECT_THAT(message_of<ValueError>([&] { run("nothing"); }), Says("no part for training"));
   EXPECT_THAT(message_of<ValueError>([&] { run("long_rows"); }),
-              Says("rows have 9 tokens, model_config.seq_length is 8"));
+              Says("rows of 9 tokens, model_config.seq_length is 8"));
 }
 
 }  // namespace
