@@ -35,9 +35,10 @@ void ModuleRegistry::enter(ModuleType type,
                            std::any item,
                            config::RegisteredName entry) {
   check<ValueError>(item.has_value(), "'", name, "': the function to register is empty");
-  const bool takes_options = type != ModuleType::kActivationFunc && type != ModuleType::kLossFunc;
+  const bool takes_options = type == ModuleType::kOptimizer || type == ModuleType::kLrScheduler ||
+                             type == ModuleType::kDataset;
   check<ValueError>(takes_options || entry.options.values.empty(), "'", name,
-                    "': activations and losses have no options in a configuration");
+                    "': parts of this type have no options in a configuration");
   config::register_name(type, name, std::move(entry));
   const std::lock_guard lock(items().mutex);
   items().entries.emplace(std::pair(type, name), std::move(item));

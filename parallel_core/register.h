@@ -30,6 +30,7 @@ namespace optim {
 class Optimizer;
 class Schedule;
 struct ParamGroup;
+struct GradTransform;
 }  // namespace optim
 struct DataRank;
 struct OwnData;
@@ -70,6 +71,10 @@ struct ScheduleSettings {
 using ScheduleFactory =
     std::function<std::unique_ptr<optim::Schedule>(const ScheduleSettings& settings)>;
 
+/// What happens to the gradients of a step before its update, which are finite: made of their norm
+/// over all parameters and of grad_clip_kwargs.clip_value. So every layout does the same.
+using GradProcess = std::function<optim::GradTransform(double grad_norm, double clip_value)>;
+
 /// The loss of every token: logits of the rank's columns of the vocabulary [.., V / tp], with
 /// padding, and labels [..] to losses [..], the same on every rank of the tensor-parallel group.
 using TokenLoss = std::function<Tensor(const Tensor& logits, const Tensor& labels)>;
@@ -96,6 +101,10 @@ struct RegisteredItem<ModuleType::kLrScheduler> {
   using Type = ScheduleFactory;
 };
 template <>
+struct RegisteredItem<ModuleType::kGradProcessFunc> {
+  using Type = GradProcess;
+};
+template <>
 struct RegisteredItem<ModuleType::kLossFunc> {
   using Type = LossFactory;
 };
@@ -112,9 +121,9 @@ class ModuleRegistry {
   using Options = std::map<std::string, config::Value>;
 
   /// Gives the item a name that a configuration can say from now on. `options` are the entries that
-  /// its mapping in the configuration may have, see config::RegisteredName; activations and losses
-  /// have none. ValueError, with the key, for a name that is built in, registered already or no
-  /// name, for options where there are none, and for an empty function.
+  /// its mapping in the configuration may have, see config::RegisteredName; activations, losses and
+  /// what processes gradients have none. ValueError, with the key, for a name that is built in,
+  /// registered already or no name, for options where there are none, and for an empty function.
   template <ModuleType type>
   static void register_item(const std::string& name, Item<type> item, Options options = {}) {
     bool empty = false;

@@ -12,11 +12,12 @@ namespace tapestry {
 
 /// Parts that are chosen by name, and the key that says the name.
 enum class ModuleType : uint8_t {
-  kActivationFunc,  ///< model_config.hidden_act
-  kOptimizer,       ///< optimizer_config.optimizer_type, with optimizer_kwargs
-  kLrScheduler,     ///< optimizer_config.lr_decay_style, with lr_schedule_kwargs
-  kLossFunc,        ///< training_config.loss_func_kwargs.loss_func_type
-  kDataset,         ///< dataset_config.data_source, with data_source_kwargs
+  kActivationFunc,   ///< model_config.hidden_act
+  kOptimizer,        ///< optimizer_config.optimizer_type, with optimizer_kwargs
+  kLrScheduler,      ///< optimizer_config.lr_decay_style, with lr_schedule_kwargs
+  kGradProcessFunc,  ///< training_config.grad_clip_kwargs.grad_clip_type
+  kLossFunc,         ///< training_config.loss_func_kwargs.loss_func_type
+  kDataset,          ///< dataset_config.data_source, with data_source_kwargs
 };
 
 namespace config {

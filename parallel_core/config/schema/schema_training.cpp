@@ -160,6 +160,7 @@ constexpr Key kKeys[] = {
     {.name = "grad_clip_kwargs.grad_clip_type",
      .field = f<&T::grad_clip_kwargs, &GradClipConfig::grad_clip_type>,
      .check = one_of("ClipGlobalNorm|GradClipByValue"),
+     .registers = ModuleType::kGradProcessFunc,
      .required = true,
      .example = "ClipGlobalNorm",
      .doc = "Clip gradients by the norm over all parameters (ClipGlobalNorm), or element by "

@@ -128,6 +128,9 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
       log_grad_norms_(config.training_config.log_param_grad_norms),
       overlap_p2p_(config.parallel_config.overlap_p2p_comm),
       gradients_(data_parallel) {
+  if (clip_ && ModuleRegistry::has_item(ModuleType::kGradProcessFunc, clip_->grad_clip_type)) {
+    own_clip_ = ModuleRegistry::get_item<ModuleType::kGradProcessFunc>(clip_->grad_clip_type);
+  }
   if (skips_spikes_ || config.monitor_config.check_for_global_norm) {
     spikes_.emplace(norm_spike_options(config));
   }
@@ -411,7 +414,13 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
   apply_schedule(result);
   if (result.finite && !result.skipped && !result.set_aside) {
     optim::GradTransform transform{.scale = unscale};
-    if (clip_ && clip_->grad_clip_type == "ClipGlobalNorm") {
+    if (own_clip_) {
+      const optim::GradTransform own = own_clip_(result.grad_norm, clip_->clip_value);
+      check<ValueError>(std::isfinite(own.scale) && own.limit >= 0, "grad_clip_type ",
+                        clip_->grad_clip_type, ": scale ", own.scale, " and limit ", own.limit,
+                        " cannot be applied to gradients");
+      transform = {.scale = unscale * own.scale, .limit = own.limit};
+    } else if (clip_ && clip_->grad_clip_type == "ClipGlobalNorm") {
       transform.scale *= optim::clip_coefficient(result.grad_norm, clip_->clip_value);
     } else if (clip_) {
       transform.limit = clip_->clip_value;

@@ -21,6 +21,7 @@
 #include "parallel_core/distributed/on_demand_gradients.h"
 #include "parallel_core/optimizer/backward_update.h"
 #include "parallel_core/pipeline_parallel/parallel_model.h"
+#include "parallel_core/register.h"
 #include "parallel_core/training/step/forward_step.h"
 #include "parallel_core/training/step/norm_spikes.h"
 #include "parallel_core/transformer/moe/moe_statistics.h"
@@ -211,6 +212,7 @@ class TrainOneStepCell {
   bool counts_overflows_;  // of the schedules
   std::optional<NormSpikes> spikes_;
   std::optional<GradClipConfig> clip_;
+  GradProcess own_clip_;              // of a registered grad_clip_type
   double ahead_factor_;               // of the loss of each depth ahead
   std::vector<double> ahead_tokens_;  // that count at each depth, on all ranks in this step
   bool per_token_;

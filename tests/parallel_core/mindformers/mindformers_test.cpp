@@ -15,6 +15,7 @@
 #include "parallel_core/transformer/moe/moe_layer.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {
@@ -77,6 +78,26 @@ TEST(OldNames, SetParallelContextMakesTheGroups) {
     set_parallel_context(config, world);
     EXPECT_EQ(get_tensor_model_parallel_world_size(), 2);
     destroy_model_parallel();
+  });
+}
+
+TEST(OldNames, GetDatasetOpensWhatTheConfigurationNames) {
+  const data::TempDir dir;
+  std::string text;
+  for (int i = 0; i < 200; ++i) {
+    text += concat("The river has ", i, " bends.\n");
+  }
+  dir.write("text.txt", text);
+  const AllConfig config =
+      small_config({"model_config.vocab_size=260", "dataset_config.tokenizer_type=byte",
+                    concat("dataset_config.text=", dir.file("text.txt")),
+                    concat("dataset_config.dataset_dir=", dir.file("dataset"))});
+  testing::run_parallel(1, {}, [&] {
+    const std::unique_ptr<data::DataSource> found = get_dataset(config);
+    const RunData expected = open_data(config);
+    ASSERT_NE(found, nullptr);
+    EXPECT_EQ(found->micro_batch({}, 0, 1, 2, 0, 1).tokens,
+              expected.train->micro_batch({}, 0, 1, 2, 0, 1).tokens);
   });
 }
 

@@ -129,6 +129,10 @@ inline void register_parts() {
                       return relu(x.slice(last, 0, half)) * x.slice(last, half, 2 * half);
                     },
                 .gated = true});
+  ModuleRegistry::register_item<ModuleType::kGradProcessFunc>(
+      "soft_clip", [](double grad_norm, double clip_value) {
+        return optim::GradTransform{.scale = clip_value / (clip_value + grad_norm)};
+      });
   ModuleRegistry::register_item<ModuleType::kLossFunc>("smoothed", smoothed_loss);
   ModuleRegistry::register_item<ModuleType::kDataset>(
       "counting",

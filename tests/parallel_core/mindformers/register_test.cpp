@@ -99,6 +99,43 @@ TEST(Register, WhatAConfigurationCannotSay) {
               Says("momentum ... no effect with optimizer_type SoftSign"));
 }
 
+TEST(Register, GradientsAreWhatTheProgramMakesOfThem) {
+  constexpr double kValue = 2.0;
+  const auto gradients_times = [&](const Overrides& more) {
+    // SGD moves weights by the gradients that it gets.
+    testing::Trainer trainer(joined({"optimizer_config.optimizer_type=SGD"}, more));
+    testing::MadeUpSamples samples(trainer.config);
+    const State before = get_logical_state(*trainer.model);
+    const StepResult result = trainer.cell({samples.micro_batch({}, 0, 1, 2, 0, 1)});
+    const State after = get_logical_state(*trainer.model);
+    double squares = 0;
+    for (const auto& [name, weight] : before) {
+      for (const double moved : ((after.at(name) - weight) / 0.01).to_vector<double>()) {
+        squares += moved * moved;
+      }
+    }
+    return std::pair{result.grad_norm, std::sqrt(squares)};
+  };
+  const auto [norm, applied] = gradients_times({concat(
+      "training_config.grad_clip_kwargs={grad_clip_type: soft_clip, clip_value: ", kValue, "}")});
+  EXPECT_NEAR(applied / (norm * kValue / (kValue + norm)), 1, 1e-4);  // of rounded weights
+  EXPECT_THAT(error_of({"training_config.grad_clip_kwargs={grad_clip_type: soft_clips, "
+                        "clip_value: 1.0}"}),
+              Says("the nearest is 'soft_clip'"));
+  EXPECT_THAT(error_of({"training_config.grad_clip_kwargs={grad_clip_type: soft_clip, "
+                        "clip_value: 1.0}",
+                        "optimizer_config.optimizer_in_backward=True"}),
+              Says("cannot stand beside clipping by norm"));
+  ModuleRegistry::register_item<ModuleType::kGradProcessFunc>(
+      "broken", [](double norm, double) { return optim::GradTransform{.scale = norm / 0.0}; });
+  EXPECT_THAT(message_of<ValueError>([&] {
+                gradients_times(
+                    {"training_config.grad_clip_kwargs={grad_clip_type: broken, "
+                     "clip_value: 1.0}"});
+              }),
+              Says("grad_clip_type broken: scale inf"));
+}
+
 TEST(Register, WhatCannotBeRegistered) {
   const ScheduleFactory make = [](const ScheduleSettings& settings) {
     return std::make_unique<testing::Hyperbola>(settings);
@@ -115,7 +152,10 @@ TEST(Register, WhatCannotBeRegistered) {
         name, {.function = [](const Tensor& x) { return x; }}, std::move(options));
   };
   EXPECT_THAT(message_of<ValueError>([&] { again("fused_swiglu", {}); }), Says("is built in"));
-  EXPECT_THAT(message_of<ValueError>([&] { again("scaled", {{"by", 2.0}}); }), Says("no options"));
+  EXPECT_THAT(message_of<ValueError>([&] {
+                again("scaled", {{"by", 2.0}});
+              }),
+              Says("have no options"));
   EXPECT_THAT(
       message_of<ValueError>([] { ModuleRegistry::get_item<ModuleType::kOptimizer>("Sign"); }),
       Says("'Sign' has not been registered; registered: SoftSign"));
@@ -188,7 +228,8 @@ TEST(Register, OwnPartsTrainInEveryLayoutAsInOneProcess) {
                                     more,
                                     {concat("model_config.hidden_act=", act),
                                      "training_config.loss_func_kwargs.loss_func_type=smoothed",
-                                     "optimizer_config.clip_grad=1.0"}});
+                                     "training_config.grad_clip_kwargs={grad_clip_type: soft_clip, "
+                                     "clip_value: 2.0}"}});
     const State expected = train_steps(small_config(parts));
     const State of_library =
         train_steps(small_config(joined(more, {concat("model_config.hidden_act=", act)})));
