@@ -11,13 +11,15 @@ namespace tapestry::optim {
 
 /// A schedule is a function of how far training is. `applied` counts updates that changed weights,
 /// `seen` all steps including those skipped for an overflow or for their data, `skipped` those of
-/// them that no schedule counts.
+/// them that no schedule counts. `samples` are the sequences of the steps that count, where steps
+/// have different numbers of them; unset: all have as many.
 class Schedule {
  public:
   struct Position {
     int64_t applied = 0;
     int64_t seen = 0;
     int64_t skipped = 0;
+    std::optional<int64_t> samples = std::nullopt;
   };
   virtual ~Schedule() = default;
 

@@ -390,6 +390,11 @@ std::string_view descr_of(DType dtype) {
 
 }  // namespace
 
+Shape read_npy_shape(const std::string& path) {
+  const InputFile file(path);
+  return read_header(file).shape;
+}
+
 NpyArray read_npy(const std::string& path) {
   const InputFile file(path);
   const Header header = read_header(file);

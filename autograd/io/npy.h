@@ -25,6 +25,9 @@ struct NpyArray {
 /// element types that have no DType (objects, structures, strings, complex, raw V2).
 NpyArray read_npy(const std::string& path);
 
+/// The shape that the header says, without reading the elements. Errors of the header as read_npy.
+Shape read_npy_shape(const std::string& path);
+
 /// Writes version 1, little-endian, row-major, data aligned to 64 bytes, through an AtomicFile.
 /// TypeError for bfloat16, which has no NumPy name; ValueError for a negative size; IoError.
 void write_npy(const std::string& path, DType dtype, const Shape& shape, const void* data);

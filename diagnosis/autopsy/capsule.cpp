@@ -194,6 +194,10 @@ void write_capsule_batches(const std::string& folder,
   add("document_starts", kBool, {rows.rows, rows.seq}, starts);
 }
 
+int64_t capsule_rows(const std::string& folder) {
+  return data::StepDataSource(data_path(folder), data::StepDataSource::Options{}).rows_until(1);
+}
+
 std::vector<data::Batch> read_capsule_batches(const std::string& folder,
                                               int64_t data_parallel_rank,
                                               int64_t data_parallel_size,

@@ -54,6 +54,10 @@ CapsuleRecord read_capsule_record(const std::string& folder);
 void write_capsule_batches(const std::string& folder,
                            int64_t data_parallel_rank,
                            const std::vector<data::Batch>& micro_batches);
+/// Rows of the capsule's step, those of all data-parallel ranks. ValueError or IoError as
+/// read_capsule_batches.
+int64_t capsule_rows(const std::string& folder);
+
 /// What write_capsule_batches was given, without origins. ValueError or IoError, as StepDataSource,
 /// and for files beside the four that do not fit them.
 std::vector<data::Batch> read_capsule_batches(const std::string& folder,

@@ -108,7 +108,8 @@ Replayed run_step(const std::string& capsule,
       *model, record.anomaly.starts_with("nonfinite") && record.verdict == "deterministic");
   cell.set_examiner(&examiner);
   const DatasetConfig& d = config.dataset_config;
-  cell(autopsy::read_capsule_batches(capsule, get_data_parallel_rank(), ranks, d.micro_batch_num,
+  cell(autopsy::read_capsule_batches(capsule, get_data_parallel_rank(), ranks,
+                                     autopsy::capsule_rows(capsule) / (ranks * d.batch_size),
                                      d.batch_size));
   return examiner.replayed();
 }

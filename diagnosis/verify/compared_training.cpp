@@ -1,5 +1,6 @@
 #include "diagnosis/verify/compared_training.h"
 
+#include "parallel_core/config/batch_rampup.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/pretrain.h"
@@ -39,11 +40,13 @@ void ComparedTraining::start(optim::Schedule::Position position) {
 std::vector<data::Batch> ComparedTraining::batches(int64_t step) const {
   const DatasetConfig& d = config.dataset_config;
   const int64_t ranks = get_data_parallel_world_size();
-  const data::BatchPosition position{step, step * global_batch_size(config, ranks)};
+  const BatchSchedule schedule(config, ranks);
+  const data::BatchPosition position{step, schedule.consumed_after(step)};
+  const int64_t count = schedule.micro_batches_at(position.first_sample);
   std::vector<data::Batch> out;
-  for (int64_t m = 0; m < d.micro_batch_num; ++m) {
-    out.push_back(source->micro_batch(position, m, d.micro_batch_num, d.batch_size,
-                                      get_data_parallel_rank(), ranks));
+  for (int64_t m = 0; m < count; ++m) {
+    out.push_back(
+        source->micro_batch(position, m, count, d.batch_size, get_data_parallel_rank(), ranks));
   }
   return out;
 }

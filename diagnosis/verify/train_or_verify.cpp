@@ -11,6 +11,7 @@
 #include "diagnosis/verify/verify_layout.h"
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/config/show/render.h"
+#include "parallel_core/parallel_state.h"
 #include "parallel_core/training/program.h"
 
 namespace tapestry {
@@ -106,6 +107,11 @@ int train_or_verify(std::vector<std::string> words,
   VerifyOptions verify;
   verify.model = options.model;
   verify.param_groups = options.param_groups;
+  if (options.data) {
+    verify.parts.data = [&options](const AllConfig& config) {
+      return open_own_data(config, options.data, get_world_group()).train;
+    };
+  }
   if (steps) {
     verify.steps = parse_steps(*steps);
   }

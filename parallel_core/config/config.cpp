@@ -4,6 +4,9 @@
 #include <cmath>
 #include <utility>
 
+#include "parallel_core/config/batch_rampup.h"
+#include "parallel_core/config/registered_names.h"
+
 namespace tapestry {
 namespace {
 
@@ -144,7 +147,10 @@ bool has_recurrent_layers(const TransformerConfig& config) {
 }
 
 bool is_gated(const std::string& hidden_act) {
-  return hidden_act == "swiglu" || hidden_act == "fused_swiglu" || hidden_act == "clamped_swiglu";
+  const config::RegisteredName* own =
+      config::find_registered(ModuleType::kActivationFunc, hidden_act);
+  return hidden_act == "swiglu" || hidden_act == "fused_swiglu" || hidden_act == "clamped_swiglu" ||
+         (own != nullptr && own->is_gated);
 }
 
 bool has_gated_mlp(const TransformerConfig& config) {
@@ -337,7 +343,8 @@ int64_t global_batch_size(const AllConfig& config, int64_t data_parallel_size) {
 int64_t total_training_iters(const AllConfig& config, int64_t data_parallel_size) {
   return config.training_config.training_iters > 0
              ? config.training_config.training_iters
-             : config.dataset_config.train_samples / global_batch_size(config, data_parallel_size);
+             : BatchSchedule(config, data_parallel_size)
+                   .steps_within(config.dataset_config.train_samples);
 }
 
 }  // namespace tapestry

@@ -13,6 +13,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/document_sources.h"
+#include "text/sources/text_files.h"
 #include "text/tokenizers/tokenizer_record.h"
 
 static_assert(std::endian::native == std::endian::little, "the file formats are little-endian");
@@ -84,6 +85,9 @@ std::string hint_for(const std::string& prefix) {
   }
   if (!made.empty()) {
     return concat("; did you mean ", (path.parent_path() / *made.begin()).string(), "?");
+  }
+  if (const auto there = foreign_data(prefix, /*texts=*/true)) {
+    return concat("; ", prefix, " is a folder: ", there->name, " ", there->remedy);
   }
   if (fs::is_regular_file(path, error)) {
     return concat(

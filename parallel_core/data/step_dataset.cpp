@@ -4,12 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <filesystem>
 #include <iterator>
-#include <limits>
 #include <map>
-#include <optional>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -17,6 +14,9 @@
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/npy.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/batch_rows.h"
+#include "parallel_core/data/recorded_rank.h"
+#include "text/sources/text_files.h"
 #include "text/util/checksum.h"
 #include "text/util/file.h"
 
@@ -62,182 +62,15 @@ void check_no_gap(const std::map<int64_t, std::string>& folders,
   }
 }
 
-template <class From, class To>
-std::vector<To> convert(const NpyArray& array) {
-  std::vector<To> values(static_cast<size_t>(array.shape.numel()));
-  for (size_t i = 0; i < values.size(); ++i) {
-    From value;
-    std::memcpy(&value, array.bytes.data() + i * sizeof(From), sizeof(From));
-    values[i] = static_cast<To>(value);
-  }
-  return values;
-}
-
-std::vector<int64_t> read_ids(const std::string& path, Shape& shape) {
-  const NpyArray array = read_npy(path);
-  check<ValueError>(is_integral(array.dtype), path, ": holds ", name_of(array.dtype),
-                    ", expected integers");
-  check<ValueError>(array.shape.size() == 2, path, ": has shape ", array.shape,
-                    ", expected [rows, seq]");
-  shape = array.shape;
-  switch (array.dtype) {
-    case DType::kInt8:
-      return convert<int8_t, int64_t>(array);
-    case DType::kUInt8:
-      return convert<uint8_t, int64_t>(array);
-    case DType::kInt32:
-      return convert<int32_t, int64_t>(array);
-    default:
-      return convert<int64_t, int64_t>(array);
-  }
-}
-
-std::vector<float> read_mask(const std::string& path, Shape& shape) {
-  const NpyArray array = read_npy(path);
-  shape = array.shape;
-  switch (array.dtype) {
-    case DType::kFloat32:
-      return convert<float, float>(array);
-    case DType::kFloat64:
-      return convert<double, float>(array);
-    case DType::kFloat16:
-      return convert<Float16, float>(array);
-    case DType::kBool:
-      return convert<uint8_t, float>(array);
-    case DType::kInt8:
-      return convert<int8_t, float>(array);
-    case DType::kUInt8:
-      return convert<uint8_t, float>(array);
-    case DType::kInt32:
-      return convert<int32_t, float>(array);
-    case DType::kInt64:
-      return convert<int64_t, float>(array);
-    default:
-      throw ValueError(
-          concat(path, ": holds ", name_of(array.dtype), ", expected a mask of float32"));
-  }
-}
-
-void check_ids(const std::string& path,
-               const std::vector<int64_t>& ids,
-               int64_t seq,
-               int64_t vocab_size) {
-  for (size_t i = 0; vocab_size > 0 && i < ids.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    check<ValueError>(ids[i] >= 0 && ids[i] < vocab_size, path, ": row ", at / seq, ", position ",
-                      at % seq, ": id ", ids[i], " is outside the vocabulary of ", vocab_size);
-  }
-}
-
-// Which keys are hidden, [rows, S, S]; nothing if that is the causal mask in every row.
-std::vector<uint8_t> read_attention_mask(const std::string& path, int64_t rows, int64_t seq) {
-  Shape shape;
-  const std::vector<float> mask = read_mask(path, shape);
-  const bool shared = shape == Shape{seq, seq};
-  check<ValueError>(shared || shape == Shape{rows, seq, seq} || shape == Shape{rows, 1, seq, seq},
-                    path, ": has shape ", shape, ", expected [", seq, ", ", seq, "], [", rows, ", ",
-                    seq, ", ", seq, "] or [", rows, ", 1, ", seq, ", ", seq, "]");
-  const auto square = static_cast<size_t>(seq * seq);
-  std::vector<uint8_t> hidden(static_cast<size_t>(rows) * square);
-  bool causal = true;
-  for (size_t i = 0; i < hidden.size(); ++i) {
-    hidden[i] = mask[shared ? i % square : i] != 0 ? 1 : 0;
-    const auto query = static_cast<int64_t>(i % square) / seq;
-    const auto key = static_cast<int64_t>(i % square) % seq;
-    causal = causal && (hidden[i] != 0) == (key > query);
-  }
-  if (causal) {
-    hidden.clear();
-  }
-  return hidden;
-}
-
-Batch read_rank(const std::string& folder, int64_t vocab_size) {
-  Shape shape;
-  Shape label_shape;
-  Shape mask_shape;
-  const std::string tokens_path = folder + "/tokens.npy";
-  const std::string labels_path = folder + "/labels.npy";
-  const std::string mask_path = folder + "/loss_mask.npy";
-  Batch batch;
-  batch.tokens = read_ids(tokens_path, shape);
-  batch.labels = read_ids(labels_path, label_shape);
-  if (fs::exists(mask_path)) {
-    batch.loss_mask = read_mask(mask_path, mask_shape);
-  } else {
-    mask_shape = label_shape;
-    for (const int64_t label : batch.labels) {
-      batch.loss_mask.push_back(label < 0 ? 0.0F : 1.0F);
-    }
-  }
-  check<ValueError>(shape.numel() > 0, tokens_path, ": has shape ", shape,
-                    ", expected at least one row of one token");
-  check<ValueError>(label_shape == shape, labels_path, ": has shape ", label_shape,
-                    ", but tokens.npy has ", shape);
-  check<ValueError>(mask_shape == shape, mask_path, ": has shape ", mask_shape,
-                    ", but tokens.npy has ", shape);
-  batch.batch = shape[0];
-  batch.seq = shape[1];
-  for (size_t i = 0; i < batch.labels.size(); ++i) {
-    check<ValueError>(
-        batch.loss_mask[i] >= 0 && batch.loss_mask[i] < std::numeric_limits<float>::infinity(),
-        mask_path, ": value ", i, " is ", batch.loss_mask[i],
-        ", expected a finite number of at least 0");
-    if (batch.labels[i] < 0 && batch.loss_mask[i] == 0) {
-      batch.labels[i] = 0;
-    }
-  }
-  check_ids(tokens_path, batch.tokens, batch.seq, vocab_size);
-  check_ids(labels_path, batch.labels, batch.seq, vocab_size);
-  const std::string attention_path = folder + "/attention_mask.npy";
-  if (fs::exists(attention_path)) {
-    batch.attention_mask = read_attention_mask(attention_path, batch.batch, batch.seq);
-  }
-  return batch;
-}
-
-std::vector<uint8_t> causal_masks(int64_t rows, int64_t seq) {
-  std::vector<uint8_t> hidden;
-  hidden.reserve(static_cast<size_t>(rows * seq * seq));
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t query = 0; query < seq; ++query) {
-      for (int64_t key = 0; key < seq; ++key) {
-        hidden.push_back(key > query ? 1 : 0);
-      }
-    }
-  }
-  return hidden;
-}
-
 // The rows of a step up to those of a rank.
 struct RankEnd {
   std::string file;
   int64_t end = 0;
 };
 
-template <class T>
-void append(std::vector<T>& to, const std::vector<T>& from) {
-  to.insert(to.end(), from.begin(), from.end());
-}
-
-template <class T>
-std::vector<T> part(const std::vector<T>& values, int64_t first, int64_t count, int64_t width) {
-  if (values.empty()) {
-    return {};
-  }
-  const auto begin = values.begin() + static_cast<std::ptrdiff_t>(first * width);
-  return {begin, begin + static_cast<std::ptrdiff_t>(count * width)};
-}
-
 // Rows [first, first + count) of rows whose first one is sample `sample`.
 Batch micro_batch_of(const Batch& all, int64_t sample, int64_t first, int64_t count) {
-  Batch batch;
-  batch.batch = count;
-  batch.seq = all.seq;
-  batch.tokens = part(all.tokens, first, count, all.seq);
-  batch.labels = part(all.labels, first, count, all.seq);
-  batch.loss_mask = part(all.loss_mask, first, count, all.seq);
-  batch.attention_mask = part(all.attention_mask, first, count, all.seq * all.seq);
+  Batch batch = part_of(all, first, count);
   for (int64_t row = first; row < first + count; ++row) {
     batch.sample_ids.push_back(sample + row);
   }
@@ -254,41 +87,73 @@ StepDataSource::StepDataSource(std::string directory, int64_t vocab_size)
     : StepDataSource(std::move(directory), vocab_size, ModelRanks()) {}
 
 StepDataSource::StepDataSource(std::string directory, int64_t vocab_size, ModelRanks ranks)
-    : directory_(std::move(directory)), vocab_size_(vocab_size), model_ranks_(ranks) {
+    : directory_(std::move(directory)), options_{.vocab_size = vocab_size, .ranks = ranks} {
   const auto folders = numbered_folders(directory_, "step_");
-  check<IoError>(!folders.empty(), directory_,
-                 ": has no folders step_N, expected step_1/rank_0/tokens.npy and so on");
+  if (folders.empty()) {
+    const auto there = foreign_data(directory_, /*texts=*/true);
+    throw IoError(concat(directory_,
+                         ": has no folders step_N, expected step_1/rank_0/tokens.npy and so on",
+                         there ? concat("; ", there->name, " ", there->remedy) : std::string()));
+  }
   check<IoError>(folders.begin()->first <= 1, directory_, ": begins with step_",
                  folders.begin()->first, ", expected step_0 or step_1");
   check_no_gap(folders, directory_, "step_");
   for (const auto& [number, path] : folders) {
-    const auto ranks = numbered_folders(path, "rank_");
-    check<IoError>(!ranks.empty() && ranks.begin()->first == 0, path, ": rank_0 is missing");
-    check_no_gap(ranks, path, "rank_");
-    for (const auto& [rank, rank_path] : ranks) {
+    const auto ranks_of_step = numbered_folders(path, "rank_");
+    check<IoError>(!ranks_of_step.empty() && ranks_of_step.begin()->first == 0, path,
+                   ": rank_0 is missing");
+    check_no_gap(ranks_of_step, path, "rank_");
+    for (const auto& [rank, rank_path] : ranks_of_step) {
       for (const char* name : {"tokens.npy", "labels.npy"}) {
         check<IoError>(fs::exists(fs::path(rank_path) / name), rank_path, ": ", name,
                        " is missing");
       }
     }
-    steps_.push_back({path, static_cast<int64_t>(ranks.size())});
+    steps_.push_back({path, static_cast<int64_t>(ranks_of_step.size())});
   }
 }
 
-std::shared_ptr<const Batch> StepDataSource::load_step(int64_t step) const {
+StepDataSource::StepDataSource(std::string directory, const Options& options)
+    : StepDataSource(std::move(directory), options.vocab_size, options.ranks) {
+  options_ = options;
+  int64_t rows = 0;
+  for (StepFolder& step : steps_) {
+    for (const auto& [rank, path] : numbered_folders(step.path, "rank_")) {
+      step.rows += recorded_rows(path);
+    }
+    rows += step.rows;
+    ends_.push_back(rows);
+  }
+  copies_ = options.as_samples ? copies_by_content()
+            : options.batch > 0
+                ? copies_for(steps_.front().rows, steps_.front().ranks, options.batch)
+                : 1;
+}
+
+void StepDataSource::keep_first(int64_t steps) {
+  check<IndexError>(steps >= 1 && steps <= num_steps(), directory_, ": ", steps, " of ",
+                    num_steps(), " step folders");
+  steps_.resize(static_cast<size_t>(steps));
+  ends_.resize(std::min(ends_.size(), steps_.size()));
+}
+
+int64_t StepDataSource::rows_until(int64_t steps) const {
+  return steps == 0 ? 0 : ends_[static_cast<size_t>(steps - 1)] / copies_;
+}
+
+// All rows of a step's folders.
+std::shared_ptr<const Batch> StepDataSource::load_all(int64_t step) const {
   check<IndexError>(step >= 0 && step < num_steps(), directory_, ": step ", step + 1,
                     " is asked for, but there are ", num_steps(),
                     " step folders; train for fewer steps or record more");
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (loaded_step_ == step) {
-    return loaded_;
+  if (all_.step == step) {
+    return all_.rows;
   }
   const StepFolder& folder = steps_[static_cast<size_t>(step)];
-  const auto ranks = numbered_folders(folder.path, "rank_");
   auto all = std::make_shared<Batch>();
   auto ends = std::make_shared<std::vector<RankEnd>>();
-  for (const auto& [rank, path] : ranks) {
-    Batch rows = read_rank(path, vocab_size_);
+  for (const auto& [rank, path] : numbered_folders(folder.path, "rank_")) {
+    Batch rows = read_recorded_rank(path, options_.vocab_size);
     check<ValueError>(rank == 0 || rows.seq == all->seq, path, ": has rows of ", rows.seq,
                       " tokens, but rank_0 has ", all->seq);
     all->seq = rows.seq;
@@ -300,10 +165,7 @@ std::shared_ptr<const Batch> StepDataSource::load_step(int64_t step) const {
     }
     all->batch += rows.batch;
     ends->push_back({path + "/tokens.npy", all->batch});
-    append(all->tokens, rows.tokens);
-    append(all->labels, rows.labels);
-    append(all->loss_mask, rows.loss_mask);
-    append(all->attention_mask, rows.attention_mask);
+    append_rows(*all, rows);
   }
   check<ValueError>(std::any_of(all->loss_mask.begin(), all->loss_mask.end(),
                                 [](float weight) { return weight != 0; }),
@@ -317,47 +179,140 @@ std::shared_ptr<const Batch> StepDataSource::load_step(int64_t step) const {
     const int64_t begin = rank == ends->begin() ? 0 : std::prev(rank)->end;
     return RowOrigin{.dataset = directory, .recorded = RecordedRow{rank->file, row - begin}};
   };
-  loaded_ = std::move(all);
-  loaded_step_ = step;
-  return loaded_;
+  all_ = {step, 1, std::move(all)};
+  return all_.rows;
 }
 
-Batch StepDataSource::rows_of_model(int64_t step,
-                                    const Batch& all,
-                                    int64_t dp_rank,
-                                    int64_t dp_size) const {
+// How often each row is there, if `rows` of them in so many folders are a step of `wanted` ones.
+int64_t StepDataSource::copies_for(int64_t rows, int64_t folders, int64_t wanted) {
+  const int64_t copies = rows % wanted == 0 ? rows / wanted : 1;
+  return folders % copies == 0 && rows % folders == 0 ? copies : 1;
+}
+
+// The same where nothing says how many rows a step has: the layout of this job if the first step
+// agrees with it, or as often as each of its folders is there again.
+int64_t StepDataSource::copies_by_content() const {
+  const StepFolder& first = steps_.front();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::shared_ptr<const Batch> all = load_all(0);
+  if (first.ranks == 1 || all->batch % first.ranks != 0) {
+    return 1;
+  }
+  const int64_t size = all->batch / first.ranks;
+  int64_t copies = 0;
+  for (int64_t rank = 0; rank < first.ranks; ++rank) {
+    copies += same_rows(*all, 0, rank * size, size) ? 1 : 0;
+  }
+  const bool divides = first.ranks % copies == 0;
+  return divides && !distinct_folders(*all, first.ranks, copies).empty() ? copies : 1;
+}
+
+// The folders whose rows count, in their order. Those of one model have to agree.
+std::vector<int64_t> StepDataSource::folders_that_count(int64_t step,
+                                                        const Batch& all,
+                                                        int64_t copies,
+                                                        int64_t dp_size) const {
   const StepFolder& folder = steps_[static_cast<size_t>(step)];
+  const auto& [neighbours, stages] = options_.ranks;
+  if (copies != neighbours * stages || folder.ranks != dp_size * copies) {
+    return distinct_folders(all, folder.ranks, copies);
+  }
   const int64_t rows = all.batch / folder.ranks;
-  const auto rank_of = [&](int64_t stage, int64_t neighbour) {
-    return (stage * dp_size + dp_rank) * model_ranks_.neighbours + neighbour;
-  };
-  const auto cut = [&](int64_t rank) {
-    Batch batch;
-    batch.batch = rows;
-    batch.seq = all.seq;
-    batch.tokens = part(all.tokens, rank * rows, rows, all.seq);
-    batch.labels = part(all.labels, rank * rows, rows, all.seq);
-    batch.loss_mask = part(all.loss_mask, rank * rows, rows, all.seq);
-    batch.attention_mask = part(all.attention_mask, rank * rows, rows, all.seq * all.seq);
-    return batch;
-  };
-  const int64_t first = rank_of(0, 0);
-  Batch batch = cut(first);
-  for (int64_t stage = 0; stage < model_ranks_.stages; ++stage) {
-    for (int64_t neighbour = 0; neighbour < model_ranks_.neighbours; ++neighbour) {
-      const int64_t rank = rank_of(stage, neighbour);
-      const Batch other = cut(rank);
-      check<ValueError>(other.tokens == batch.tokens && other.labels == batch.labels &&
-                            other.loss_mask == batch.loss_mask &&
-                            other.attention_mask == batch.attention_mask,
-                        folder.path, ": rank_", rank, " has other rows than rank_", first,
+  std::vector<int64_t> firsts;
+  for (int64_t dp_rank = 0; dp_rank < dp_size; ++dp_rank) {
+    const int64_t first = dp_rank * neighbours;
+    for (int64_t i = 0; i < copies; ++i) {
+      const int64_t rank = (i / neighbours * dp_size + dp_rank) * neighbours + i % neighbours;
+      check<ValueError>(same_rows(all, first * rows, rank * rows, rows), folder.path, ": rank_",
+                        rank, " has other rows than rank_", first,
                         ", but by the layout both belong to one model; expected the same rows, or "
                         "folders of the ",
                         dp_size, " data-parallel ranks alone");
     }
+    firsts.push_back(first);
   }
-  batch.origin = [of_step = all.origin, begin = first * rows](int64_t row) {
-    return of_step(begin + row);
+  return firsts;
+}
+
+// The rows of a step, each once.
+std::shared_ptr<const Batch> StepDataSource::load_step(int64_t step,
+                                                       int64_t copies,
+                                                       int64_t dp_size) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (copies == 1) {
+    return load_all(step);
+  }
+  if (loaded_.step == step && loaded_.copies == copies) {
+    return loaded_.rows;
+  }
+  const std::shared_ptr<const Batch> all = load_all(step);
+  const StepFolder& folder = steps_[static_cast<size_t>(step)];
+  check<ValueError>(folder.ranks % copies == 0 && all->batch % folder.ranks == 0, folder.path,
+                    ": has ", all->batch, " rows in ", folder.ranks,
+                    " folders, but in the first step the folders of ", copies,
+                    " ranks have the same rows");
+  const std::vector<int64_t> ranks = folders_that_count(step, *all, copies, dp_size);
+  if (ranks.empty()) {
+    return nullptr;
+  }
+  const int64_t size = all->batch / folder.ranks;
+  auto rows = std::make_shared<Batch>();
+  std::vector<int64_t> sources;
+  for (const int64_t rank : ranks) {
+    append_rows(*rows, part_of(*all, rank * size, size));
+    for (int64_t row = 0; row < size; ++row) {
+      sources.push_back(rank * size + row);
+    }
+  }
+  rows->batch = std::ssize(sources);
+  rows->seq = all->seq;
+  rows->origin = [of_step = all->origin, sources](int64_t row) {
+    internal::check_row(row, std::ssize(sources));
+    return of_step(sources[static_cast<size_t>(row)]);
+  };
+  loaded_ = {step, copies, std::move(rows)};
+  return loaded_.rows;
+}
+
+// Samples [first, first + count), of which each epoch has the rows of all steps.
+Batch StepDataSource::rows_as_samples(int64_t first, int64_t count, int64_t dp_size) const {
+  const int64_t all = rows_until(num_steps());
+  check<IndexError>(options_.repeats || first + count <= all, directory_, ": sample ",
+                    first + count, " is asked for, but there are ", all, " rows");
+  Batch batch;
+  std::vector<std::function<RowOrigin(int64_t)>> origins;
+  std::vector<int64_t> rows;
+  for (int64_t sample = first; sample < first + count;) {
+    const int64_t row = sample % all;
+    const auto after = std::upper_bound(ends_.begin(), ends_.end(), row * copies_);
+    const int64_t step = after - ends_.begin();
+    const std::shared_ptr<const Batch> of_step = load_step(step, copies_, dp_size);
+    check<ValueError>(of_step != nullptr, steps_[static_cast<size_t>(step)].path,
+                      ": in the first step each of the ranks' rows is there ", copies_,
+                      " times, which makes them folders of a whole job; here they are not");
+    check<ValueError>(batch.seq == 0 || batch.seq == of_step->seq,
+                      steps_[static_cast<size_t>(step)].path, ": has rows of ", of_step->seq,
+                      " tokens, but the step before has ", batch.seq);
+    const int64_t begin = row - rows_until(step);
+    const int64_t taken = std::min(first + count - sample, of_step->batch - begin);
+    Batch piece = part_of(*of_step, begin, taken);
+    if (!piece.attention_mask.empty() && batch.attention_mask.empty()) {
+      batch.attention_mask = causal_masks(batch.batch, of_step->seq);
+    } else if (piece.attention_mask.empty() && !batch.attention_mask.empty()) {
+      piece.attention_mask = causal_masks(taken, of_step->seq);
+    }
+    append_rows(batch, piece);
+    batch.seq = of_step->seq;
+    batch.batch += taken;
+    for (int64_t i = 0; i < taken; ++i, ++sample) {
+      batch.sample_ids.push_back(sample);
+      origins.push_back(of_step->origin);
+      rows.push_back(begin + i);
+    }
+  }
+  batch.origin = [origins, rows](int64_t row) {
+    internal::check_row(row, std::ssize(rows));
+    return origins[static_cast<size_t>(row)](rows[static_cast<size_t>(row)]);
   };
   return batch;
 }
@@ -370,30 +325,36 @@ Batch StepDataSource::micro_batch(BatchPosition position,
                                   int64_t dp_size) {
   internal::check_layout(position, micro_index, micro_batch_num, micro_batch_size, dp_rank,
                          dp_size);
-  const std::shared_ptr<const Batch> all = load_step(position.step);
-  const int64_t wanted = micro_batch_num * micro_batch_size * dp_size;
-  const int64_t of_model = model_ranks_.neighbours * model_ranks_.stages;
-  if (of_model > 1 && all->batch == wanted * of_model &&
-      steps_[static_cast<size_t>(position.step)].ranks == dp_size * of_model) {
-    const auto own =
-        std::make_shared<const Batch>(rows_of_model(position.step, *all, dp_rank, dp_size));
-    return micro_batch_of(*own, position.first_sample + dp_rank * own->batch,
-                          micro_index * micro_batch_size, micro_batch_size);
+  const int64_t first = (dp_rank * micro_batch_num + micro_index) * micro_batch_size;
+  if (options_.as_samples) {
+    return rows_as_samples(position.first_sample + first, micro_batch_size, dp_size);
   }
-  check<ValueError>(all->batch == wanted, steps_[static_cast<size_t>(position.step)].path, ": has ",
-                    all->batch, " rows, but the run needs ", wanted, " = ", micro_batch_num,
+  const int64_t step = options_.repeats ? position.step % num_steps() : position.step;
+  const int64_t wanted = micro_batch_num * micro_batch_size * dp_size;
+  const std::shared_ptr<const Batch> all = load_step(step, 1, dp_size);
+  const int64_t copies = copies_for(all->batch, steps_[static_cast<size_t>(step)].ranks, wanted);
+  const std::shared_ptr<const Batch> rows = load_step(step, copies, dp_size);
+  check<ValueError>(rows != nullptr && rows->batch == wanted,
+                    steps_[static_cast<size_t>(step)].path, ": has ", all->batch,
+                    " rows, but the run needs ", wanted, " = ", micro_batch_num,
                     " micro-batches x ", micro_batch_size, " rows x ", dp_size,
-                    " data-parallel ranks");
-  return micro_batch_of(*all, position.first_sample,
-                        (dp_rank * micro_batch_num + micro_index) * micro_batch_size,
-                        micro_batch_size);
+                    " data-parallel ranks; dataset_config.step_data_as_samples: True takes rows "
+                    "one after the other, whatever step they were recorded in");
+  return micro_batch_of(*rows, position.first_sample, first, micro_batch_size);
 }
 
-int64_t StepDataSource::seq_length() const { return load_step(0)->seq; }
+int64_t StepDataSource::seq_length() const { return load_step(0, 1, 1)->seq; }
 
-int64_t StepDataSource::size_in_samples() const { return load_step(0)->batch * num_steps(); }
+int64_t StepDataSource::size_in_samples() const {
+  constexpr int64_t kBeyondAnyRun = int64_t{1} << 53;
+  return options_.repeats ? kBeyondAnyRun
+         : ends_.empty()  ? load_step(0, 1, 1)->batch * num_steps()
+                          : rows_until(num_steps());
+}
 
-int64_t StepDataSource::epoch(int64_t /*first_sample*/) const { return 0; }
+int64_t StepDataSource::epoch(int64_t first_sample) const {
+  return options_.repeats ? first_sample / rows_until(num_steps()) : 0;
+}
 
 std::string StepDataSource::fingerprint(int64_t steps) const {
   check<IndexError>(steps >= 1 && steps <= num_steps(), directory_, ": ", steps, " of ",
@@ -409,7 +370,7 @@ std::string StepDataSource::fingerprint(int64_t steps) const {
     }
     facts += "\n";
   }
-  const std::shared_ptr<const Batch> first = load_step(0);
+  const std::shared_ptr<const Batch> first = load_step(0, 1, 1);
   for (const std::vector<int64_t>* ids : {&first->tokens, &first->labels}) {
     facts.append(reinterpret_cast<const char*>(ids->data()), ids->size() * sizeof(int64_t));
   }

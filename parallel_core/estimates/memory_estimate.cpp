@@ -167,7 +167,7 @@ void estimate_states(const AllConfig& config, double count, MemoryEstimate& esti
     }
     const std::optional<GradClipConfig> clip = gradient_clipping(config);
     if (config.dataset_config.micro_batch_num == 1 && model.compute_dtype != kFloat16 &&
-        !(clip && clip->grad_clip_type == "ClipGlobalNorm")) {
+        (!clip || clip->grad_clip_type == "GradClipByValue")) {
       save("optimizer_config.optimizer_in_backward: True", size);
     }
   }

@@ -9,6 +9,7 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/config/batch_rampup.h"
 #include "parallel_core/config/layer_split.h"
 #include "parallel_core/estimates/attention_context.h"
 #include "parallel_core/estimates/memory_estimate.h"
@@ -199,6 +200,16 @@ std::string time_text(const StepWork& work, const MachineSpeed& speed, int64_t s
   return format_pace(step_seconds(work, speed), steps) + how;
 }
 
+int64_t whole_steps(const AllConfig& config,
+                    int64_t data_parallel_size,
+                    int64_t end,
+                    int64_t begin) {
+  const BatchSchedule batches(config, data_parallel_size);
+  const int64_t from = batches.consumed_after(begin);
+  const int64_t samples = batches.consumed_after(std::max(end - begin, int64_t{0}), from) - from;
+  return (samples + batches.full() - 1) / batches.full();
+}
+
 std::string expected_time(const AllConfig& config,
                           int64_t data_parallel_size,
                           int ranks,
@@ -212,11 +223,12 @@ std::string expected_time(const AllConfig& config,
   }
   const MachineSpeed speed = measure_speed(config);
   RankContext::current().allocator().release_cache();
-  return concat(
-      "about ",
-      format_pace(step_seconds(work, speed), total_training_iters(config, data_parallel_size)),
-      ", estimated", ranks > 1 ? " without communication" : "",
-      "; the measured time follows after step ", kFirstSteps);
+  return concat("about ",
+                format_pace(step_seconds(work, speed),
+                            whole_steps(config, data_parallel_size,
+                                        total_training_iters(config, data_parallel_size))),
+                ", estimated", ranks > 1 ? " without communication" : "",
+                "; the measured time follows after step ", kFirstSteps);
 }
 
 }  // namespace tapestry

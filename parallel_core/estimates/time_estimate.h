@@ -43,6 +43,13 @@ double step_seconds(const StepWork& work, const MachineSpeed& speed);
 /// Steps after which the time of a run is told as measured.
 inline constexpr int kFirstSteps = 3;
 
+/// How many steps of the whole batch have as many sequences as steps [begin, end) of the run, whose
+/// batch may ramp up.
+int64_t whole_steps(const AllConfig& config,
+                    int64_t data_parallel_size,
+                    int64_t end,
+                    int64_t begin = 0);
+
 /// "84 ms a step, 0:42 for 500 steps; estimated from ..."; `steps` 0 if they are not known.
 std::string time_text(const StepWork& work, const MachineSpeed& speed, int64_t steps);
 

@@ -14,6 +14,9 @@
 #include "optim/sgd.h"
 #include "parallel_core/frozen_parameters.h"
 #include "parallel_core/optimizer/model_layout.h"
+#include "parallel_core/optimizer/own_schedule.h"
+#include "parallel_core/pipeline_parallel/pipeline_stage.h"
+#include "parallel_core/register.h"
 #include "parallel_core/row_turns.h"
 
 namespace tapestry {
@@ -172,6 +175,29 @@ const std::map<std::string, Maker>& makers() {
   return all;
 }
 
+// A registered one.
+Made make_own(const OptimizerConfig& config, Groups groups, uint64_t seed) {
+  size_t given = 0;
+  for (const optim::ParamGroup& group : groups) {
+    given += group.params.size();
+  }
+  Made made = ModuleRegistry::get_item<ModuleType::kOptimizer>(config.optimizer_type)(
+      std::move(groups), {.learning_rate = config.learning_rate,
+                          .weight_decay = config.weight_decay,
+                          .options = config.optimizer_kwargs,
+                          .seed = seed});
+  check<ValueError>(made != nullptr, "optimizer_type ", config.optimizer_type,
+                    ": what is registered makes no optimizer");
+  size_t taken = 0;
+  for (const optim::ParamGroup& group : made->param_groups()) {
+    taken += group.params.size();
+  }
+  check<ValueError>(taken == given, "optimizer_type ", config.optimizer_type,
+                    ": what is registered makes an optimizer of ", taken,
+                    " parameters, given were ", given);
+  return made;
+}
+
 Made make_optimizer(const OptimizerConfig& config,
                     const nn::Module& model,
                     Groups groups,
@@ -180,6 +206,10 @@ Made make_optimizer(const OptimizerConfig& config,
     group.lr = config.learning_rate * group.lr_mult;
   }
   const auto found = makers().find(config.optimizer_type);
+  if (found == makers().end() &&
+      ModuleRegistry::has_item(ModuleType::kOptimizer, config.optimizer_type)) {
+    return make_own(config, std::move(groups), seed);
+  }
   if (found == makers().end()) {
     std::string known;
     for (const auto& [name, make] : makers()) {
@@ -263,7 +293,8 @@ std::optional<OptimizerParamSchedulerOptions> param_scheduler_options(const AllC
                                                                       int64_t data_parallel_size) {
   const OptimizerConfig& o = config.optimizer_config;
   // Where only `epochs` limits the run there is no length to stretch a schedule over.
-  if (o.learning_rate_scheduler_kwargs || total_training_iters(config, data_parallel_size) == 0) {
+  if (o.learning_rate_scheduler_kwargs || own_schedule(config, data_parallel_size) ||
+      total_training_iters(config, data_parallel_size) == 0) {
     return std::nullopt;
   }
   return OptimizerParamSchedulerOptions{
@@ -299,6 +330,9 @@ std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& 
                                                                int64_t data_parallel_size) {
   if (const auto by_updates = learning_rate_scheduler_options(config)) {
     return std::make_unique<optim::LearningRateScheduler>(*by_updates);
+  }
+  if (const auto own = own_schedule(config, data_parallel_size)) {
+    return make_own_schedule(*own);
   }
   if (const auto by_samples = param_scheduler_options(config, data_parallel_size)) {
     return std::make_unique<OptimizerParamScheduler>(*by_samples);

@@ -16,8 +16,8 @@
 
 namespace tapestry {
 
-/// The optimizer that optimizer_type names: AdamW, Adam, SGD, Lion, Came, Adafactor or Muon.
-/// ValueError for another name. The groups are configured_groups.
+/// The optimizer that optimizer_type names: AdamW, Adam, SGD, Lion, Came, Adafactor, Muon or one
+/// that the program has registered. ValueError for another name. The groups are configured_groups.
 ///
 /// The model's float32 parameters become 16-bit ones if params_dtype says so, with float32 masters
 /// in the optimizer that have the values of before. With store_param_remainders those that serve
@@ -41,7 +41,8 @@ std::unique_ptr<optim::Optimizer> get_optimizer(
     std::vector<optim::ParamGroup> groups,
     const DistributedDataParallel* data_parallel = nullptr);
 
-/// learning_rate_scheduler_kwargs or the lr_decay_style family, whichever is configured.
+/// learning_rate_scheduler_kwargs, a registered lr_decay_style or those of the library, whichever
+/// is configured.
 std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& config,
                                                                int64_t data_parallel_size);
 

@@ -224,7 +224,7 @@ optim::Curve weight_decay_curve(const SchedulerOptions& o, const ScheduleLengths
 }  // namespace
 
 OptimizerParamScheduler::OptimizerParamScheduler(const OptimizerParamSchedulerOptions& options)
-    : global_batch_size_(options.global_batch_size) {
+    : global_batch_size_(options.global_batch_size), by_samples_(options.training_iters == 0) {
   const ScheduleLengths lengths = lengths_of(options);
   check_options(options, lengths);
   learning_rate_ = decay_curve(options, lengths);
@@ -245,6 +245,9 @@ OptimizerParamScheduler::OptimizerParamScheduler(const OptimizerParamSchedulerOp
 
 // Of doubles: what a damaged file says of both need not fit into 64 bits.
 double OptimizerParamScheduler::samples_seen(Position position) const {
+  if (by_samples_ && position.samples) {
+    return static_cast<double>(*position.samples);
+  }
   return static_cast<double>(position.seen - position.skipped) *
          static_cast<double>(global_batch_size_);
 }

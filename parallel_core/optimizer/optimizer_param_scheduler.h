@@ -44,7 +44,8 @@ struct OptimizerParamSchedulerOptions {
   std::optional<int64_t> lr_wsd_decay_samples;
 };
 
-/// Position N in samples seen, without those of skipped steps; in this order: 0 < warmup and N <=
+/// Position N in samples seen, without those of skipped steps: of lengths in samples
+/// Position::samples where that is set, else global batches; in this order: 0 < warmup and N <=
 /// warmup: init + (max - init) N / warmup; constant: max; N > decay: min; inverse-square-root:
 /// max(min, max sqrt(max(warmup, 1)) / sqrt(max(N, 1))); else min + f (max - min) with r = (N -
 /// warmup) / (decay - warmup): linear 1 - r, cosine (cos(2 pi cycles r) + 1) / 2 with half a cycle,
@@ -67,6 +68,7 @@ class OptimizerParamScheduler final : public optim::Schedule {
   double samples_seen(Position position) const;
 
   int64_t global_batch_size_;
+  bool by_samples_;             // its lengths are in samples, not in iterations
   optim::Curve learning_rate_;  // of samples
   optim::Curve weight_decay_;   // empty: of no concern to it
 };

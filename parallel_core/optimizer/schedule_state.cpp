@@ -7,6 +7,7 @@
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/optimizer/own_schedule.h"
 
 namespace tapestry {
 
@@ -182,6 +183,8 @@ std::string schedule_state(const AllConfig& config, int64_t data_parallel_size) 
   if (const auto by_updates = learning_rate_scheduler_options(config)) {
     state["type"] = kByUpdates;
     visit_by_updates(*by_updates, Writer{state});
+  } else if (const auto own = own_schedule(config, data_parallel_size)) {
+    return own_schedule_state(*own);
   } else if (const auto by_samples = param_scheduler_options(config, data_parallel_size)) {
     state["type"] = kBySamples;
     visit_by_samples(*by_samples, Writer{state});
@@ -198,6 +201,9 @@ static std::unique_ptr<optim::Schedule> read_schedule(const std::string& state,
   const json content = json::parse(state, nullptr, /*allow_exceptions=*/false);
   check<IoError>(content.is_object() && content.contains("type"), source,
                  ": schedule: is not an object with a type");
+  if (is_own_schedule(content)) {
+    return make_own_schedule(own_schedule_of(content, source));
+  }
   Reader reader{content, source};
   if (content["type"] == kByUpdates) {
     optim::LearningRateSchedulerOptions options;
@@ -232,6 +238,12 @@ ResumedSchedule resume_schedule(const AllConfig& config,
                                 const std::string& stored,
                                 const std::string& source) {
   const OptimizerConfig& o = config.optimizer_config;
+  if (stored.empty()) {
+    return {.schedule = get_optimizer_param_scheduler(config, data_parallel_size),
+            .state = schedule_state(config, data_parallel_size),
+            .remark = concat("the schedule is the configured one: ", source,
+                             " is of a program that trained without")};
+  }
   std::unique_ptr<optim::Schedule> of_checkpoint = schedule_from_state(stored, source);
   const std::string configured = schedule_state(config, data_parallel_size);
   const std::string other = differences(completed_state(stored, source), json::parse(configured));

@@ -14,6 +14,7 @@
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "interop/architectures/file_place.h"
+#include "parallel_core/config/batch_rampup.h"
 #include "parallel_core/config/model_matrices.h"
 #include "parallel_core/config/show/render.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
@@ -34,6 +35,7 @@
 #include "parallel_core/training/fitting_layouts.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/ranks/equal_configurations.h"
+#include "parallel_core/training/step/evaluation_metric.h"
 #include "parallel_core/training/step/get_model.h"
 #include "text/sources/text_files.h"
 #include "text/sources/text_source.h"
@@ -64,9 +66,11 @@ std::string opened_data_text(const AllConfig& config, const ResumePoint* resume)
   const DatasetConfig& d = config.dataset_config;
   const RunData data = open_data(config, DataUse::kTraining,
                                  resume != nullptr && resume->data ? &*resume->data : nullptr);
-  for (int64_t micro = 0; micro < d.micro_batch_num && has_steps_left(config, data); ++micro) {
-    data.train->micro_batch(data.start, micro, d.micro_batch_num, d.batch_size,
-                            get_data_parallel_rank(), get_data_parallel_world_size());
+  const int64_t count = BatchSchedule(config, get_data_parallel_world_size())
+                            .micro_batches_at(data.opened.in_run().first_sample);
+  for (int64_t micro = 0; micro < count && has_steps_left(config, data); ++micro) {
+    data.train->micro_batch(data.start, micro, count, d.batch_size, get_data_parallel_rank(),
+                            get_data_parallel_world_size());
   }
   std::string text = data.description;
   for (const std::string& remark : data.remarks) {
@@ -77,6 +81,9 @@ std::string opened_data_text(const AllConfig& config, const ResumePoint* resume)
 
 std::string data_text(const AllConfig& config, const ResumePoint* resume) {
   const DatasetConfig& d = config.dataset_config;
+  if (d.data_source) {
+    return concat("the program's own data, ", *d.data_source, "; not opened here");
+  }
   if (d.text) {
     check_tokenizer_of_weights(config);
     const std::vector<std::string> remarks = data::check_text_files(
@@ -84,6 +91,7 @@ std::string data_text(const AllConfig& config, const ResumePoint* resume) {
     if (data::text_is_prepared(*d.text, corpus_options(config))) {
       return opened_data_text(config, resume);
     }
+    check_dataset_dir(d);
     std::string text = concat("text files, which are turned into tokens in ", d.dataset_dir,
                               " on first use; not tokenised here");
     for (const std::string& remark : remarks) {
@@ -178,6 +186,7 @@ std::string weights_text(const AllConfig& config, const StartWeights& weights, i
 
 std::string folder_text(const AllConfig& config, const DryRunOptions& options) {
   const TrainingConfig& training = config.training_config;
+  check_evaluation(config, {}, /*has_function=*/false);
   const auto parts = make_parts(options.parts);
   require_parts(config, pointers_to(parts));
   for (const auto& part : parts) {
@@ -233,7 +242,9 @@ class DryRunReport {
         options_(options),
         out_(out),
         ranks_(data_parallel_size_of(config, options.world->size())),
-        available_(available_memory() / options.ranks_on_host) {}
+        available_(available_memory() / options.ranks_on_host) {
+    check_rampup(config, ranks_);
+  }
 
   void show_model() {
     out_ << layout_line(config_.parallel_config, ranks_) << "\n";
@@ -302,7 +313,8 @@ class DryRunReport {
       if (steps > 0 && done >= steps) {
         return concat("none, all ", steps, " steps are done");
       }
-      return time_text(step_work(config_, ranks_), measure_speed(config_), steps - done);
+      return time_text(step_work(config_, ranks_), measure_speed(config_),
+                       whole_steps(config_, ranks_, steps, done));
     });
   }
 

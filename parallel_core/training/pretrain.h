@@ -12,16 +12,22 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/data/own_run_data.h"
 #include "parallel_core/training/data/run_data.h"
 #include "parallel_core/training/ranks/initialize_ranks.h"
+#include "parallel_core/training/step/evaluation_metric.h"
 #include "parallel_core/training/step/run_part.h"
 #include "parallel_core/training/training.h"
 
 namespace tapestry {
 
 struct PretrainOptions {
-  ModelProvider model;                   ///< empty: the GPT of the configuration
-  ParamGroupsProvider param_groups;      ///< empty: with and without weight decay, by flags
+  ModelProvider model;               ///< empty: the GPT of the configuration
+  ParamGroupsProvider param_groups;  ///< empty: with and without weight decay, by flags
+  DataProvider data;                 ///< empty: the data of dataset_config
+  /// Computed at every evaluation beside the loss; eval_metric may name one.
+  std::vector<EvaluationMetric> metrics = {};
+  EvaluationFunction evaluation = {};    ///< in place of the library's; empty: that
   std::string run_cmd;                   ///< recorded in the log and config.yaml
   std::function<bool()> stop_requested;  ///< see TrainOptions; asked of any rank, it stops all
   std::string go_on;                     ///< what a user types to go on with a run that was stopped

@@ -67,7 +67,11 @@ void go_on_with(const ResumePoint& point,
   if (!t.no_load_rng) {
     RankContext::current().default_generator().set_state(point.trainer.generator);
   }
-  cell.set_position(point.trainer.position);
+  optim::Schedule::Position position = point.trainer.position;
+  if (t.rampup_batch_size && !position.samples) {  // the run had none before
+    position.samples = point.data ? point.data->in_run().first_sample : 0;
+  }
+  cell.set_position(position);
   if (NormSpikes* spikes = cell.norm_spikes(); spikes != nullptr && point.trainer.norm_spikes) {
     spikes->set_state(*point.trainer.norm_spikes);
   }
@@ -196,6 +200,9 @@ void restore_state(StartingRun& run) {
                                        ? static_cast<const optim::Schedule&>(run.zero_schedule)
                                        : *run.schedule.schedule;
   run.cell.emplace(*run.model, *run.optimizer, applied, run.config, run.data_parallel.get());
+  if (run.config.training_config.rampup_batch_size) {
+    run.cell->set_position({.samples = 0});
+  }
   if (run.resume) {
     go_on_with(*run.resume, run.config.training_config, *run.model, *run.optimizer, *run.cell);
     run.trainer = run.resume->trainer;
@@ -237,6 +244,8 @@ void assemble_loop(StartingRun& run) {
     loop.validation = run.data.validation.get();
     loop.test = run.data.test.get();
   }
+  loop.evaluation_metrics = run.options.metrics;
+  loop.evaluation = run.options.evaluation;
   loop.metrics = run.metrics ? &*run.metrics : nullptr;
   add_observers(run);
   loop.parts = pointers_to(run.parts);
@@ -244,6 +253,7 @@ void assemble_loop(StartingRun& run) {
   loop.tokenizer_model = run.data.tokenizer_model;
   loop.stop_requested = stop_of_all(run.options, config.training_config.exit_duration_in_mins);
   loop.start = run.data.start;
+  loop.samples_done = run.data.opened.in_run().first_sample;
   loop.total_steps = total_steps(config, run.data.opened.in_run());
   loop.trainer = std::move(run.trainer);
   loop.data_state = [&data = run.data](data::BatchPosition next) {

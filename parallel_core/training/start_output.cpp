@@ -86,6 +86,7 @@ void check_before_start(StartingRun& run) {
                   .available = run.available});
   }
   check_output_paths(config.training_config);
+  check_evaluation(config, run.options.metrics, run.options.evaluation != nullptr);
   run.parts = make_parts(run.options.parts);
   require_parts(config, pointers_to(run.parts));
   for (const auto& part : run.parts) {

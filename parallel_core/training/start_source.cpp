@@ -4,6 +4,7 @@
 #include "autograd/tensor/error.h"
 #include "interop/architectures/hf_folder.h"
 #include "interop/gguf/gguf_weights.h"
+#include "parallel_core/config/batch_rampup.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
 #include "parallel_core/dist_checkpointing/upcycle.h"
@@ -21,9 +22,11 @@ void check_first_step(const AllConfig& config, const RunData& data) {
   if (!has_steps_left(config, data)) {
     return;
   }
-  for (int64_t micro = 0; micro < d.micro_batch_num; ++micro) {
-    data.train->micro_batch(data.start, micro, d.micro_batch_num, d.batch_size,
-                            get_data_parallel_rank(), get_data_parallel_world_size());
+  const int64_t count = BatchSchedule(config, get_data_parallel_world_size())
+                            .micro_batches_at(data.opened.in_run().first_sample);
+  for (int64_t micro = 0; micro < count; ++micro) {
+    data.train->micro_batch(data.start, micro, count, d.batch_size, get_data_parallel_rank(),
+                            get_data_parallel_world_size());
   }
 }
 
@@ -101,8 +104,10 @@ void choose_weights(StartingRun& run) {
 }
 
 void open_run_data(StartingRun& run) {
-  run.data = open_data(run.config, *run.options.world, DataUse::kTraining,
-                       run.resume && run.resume->data ? &*run.resume->data : nullptr);
+  const DataState* resumed = run.resume && run.resume->data ? &*run.resume->data : nullptr;
+  run.data = run.options.data
+                 ? open_own_data(run.config, run.options.data, *run.options.world, resumed)
+                 : open_data(run.config, *run.options.world, DataUse::kTraining, resumed);
   check_first_step(run.config, run.data);
 }
 

@@ -9,6 +9,7 @@
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/batch_rampup.h"
 #include "parallel_core/config/show/render.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/estimates/trained_share.h"
@@ -77,7 +78,9 @@ std::string data_text(const AllConfig& config, const RunData& data, const std::s
 
 std::string tokenizer_description(const AllConfig& config, const RunData& data) {
   const std::string& type = config.dataset_config.tokenizer_type;
-  if (config.dataset_config.step_data_dir || (type != "byte" && data.tokenizer_model.empty())) {
+  const bool has_no_text =
+      config.dataset_config.step_data_dir || (data.opened.own && data.tokenizer_model.empty());
+  if (has_no_text || (type != "byte" && data.tokenizer_model.empty())) {
     return {};
   }
   return data::make_tokenizer(type, data.tokenizer_model)->describe();
@@ -114,13 +117,17 @@ std::string memory_text(const AllConfig& config, const StartFacts& facts) {
 std::string length_text(const AllConfig& config) {
   const int64_t ranks = get_data_parallel_world_size();
   const int64_t steps = total_training_iters(config, ranks);
-  const int64_t tokens = global_batch_size(config, ranks) * config.model_config.seq_length;
-  const std::string step = concat(with_thousands(tokens), " tokens a step");
+  const BatchSchedule batches(config, ranks);
+  const int64_t length = config.model_config.seq_length;
+  const std::string step =
+      concat(batches.ramps() ? concat(with_thousands(batches.batch_at(0) * length), " to ")
+                             : std::string(),
+             with_thousands(batches.full() * length), " tokens a step");
   if (steps == 0) {
     return concat(*config.training_config.epochs, " epochs, ", step);
   }
-  return concat(with_thousands(steps), " steps, ", step, ", ", with_thousands(steps * tokens),
-                " in all");
+  return concat(with_thousands(steps), " steps, ", step, ", ",
+                with_thousands(batches.consumed_after(steps) * length), " in all");
 }
 
 }  // namespace

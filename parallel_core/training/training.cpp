@@ -11,6 +11,7 @@
 #include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/config/batch_rampup.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/checkpoints/run_checkpoints.h"
 #include "parallel_core/training/log/logging.h"
@@ -63,12 +64,12 @@ class LoopPieces {
              const AllConfig& config,
              const TrainOptions& options,
              const RunLength& length)
-      : evaluation_(cell.network(), config, options.validation, options.test),
+      : evaluation_(cell.network(), config, options),
         monitor_(cell, config, length),
         skipped_(cell, config),
         nan_(cell, config),
         experts_(config),
-        max_logits_(config, shown_total),
+        max_logits_(config, length.total),
         metrics_(options.metrics),
         log_(config, length, options.step_flops),
         checkpoints_(cell, config, options) {
@@ -125,16 +126,17 @@ class LoopPosition {
                const TrainOptions& options)
       : source_(source),
         epochs_(config.training_config.epochs),
-        batch_(global_batch_size(config, get_data_parallel_world_size())),
+        batches_(config, get_data_parallel_world_size()),
         step_(cell.position().seen) {
+    check_rampup(config, get_data_parallel_world_size());
     const int64_t total =
         options.total_steps.value_or(total_training_iters(config, get_data_parallel_world_size()));
     check<ValueError>(total > 0 || epochs_,
                       "training: nothing to do; set training_config.training_iters, "
                       "training_config.epochs or dataset_config.train_samples");
     last_step_ = total > 0 ? total : std::numeric_limits<int64_t>::max();
-    next_ =
-        options.start.value_or(data::BatchPosition{.step = step_, .first_sample = step_ * batch_});
+    consumed_ = options.samples_done.value_or(batches_.consumed_after(step_));
+    next_ = options.start.value_or(data::BatchPosition{.step = step_, .first_sample = consumed_});
     length_.total = total;
     if (epochs_) {
       set_epochs(total);
@@ -146,23 +148,29 @@ class LoopPosition {
   const data::BatchPosition& next() const { return next_; }
   /// What lines say of the end; the data decide it where epochs do.
   const RunLength& length() const { return length_; }
+  /// Of the next step, on each data-parallel rank.
+  int64_t micro_batches() const { return batches_.micro_batches_at(consumed_); }
   int64_t epoch() const { return source_.epoch(next_.first_sample); }
   bool is_at_end() const { return step_ >= last_step_ || (epochs_ && epoch() >= *epochs_); }
 
   void begin_step() { ++step_; }
   void end_step() {
     ++next_.step;
-    next_.first_sample += batch_;
+    const int64_t batch = batches_.batch_at(consumed_);
+    next_.first_sample += batch;
+    consumed_ += batch;
   }
 
  private:
-  // Steps before this start count as if they had had batches of this one's size, which only lines
-  // see.
+  // When epochs end. Those of before this start count as if their steps had had such batches too,
+  // which only lines see.
   void set_epochs(int64_t total) {
-    const int64_t before = step_ - next_.first_sample / batch_;
     const auto end_of = [&](int64_t epoch) {
-      return before +
-             data::batches_until_epoch(source_, next_.first_sample % batch_, batch_, epoch);
+      const int64_t ahead =
+          data::batches_until_epoch(source_, 0, 1, epoch) - next_.first_sample;  // in samples
+      return ahead >= 0 ? step_ + batches_.steps_until(consumed_ + ahead, consumed_)
+                        : step_ - batches_.steps_within(consumed_,
+                                                        std::max<int64_t>(consumed_ + ahead, 0));
     };
     for (int64_t epoch = 1; epoch <= *epochs_; ++epoch) {
       length_.epoch_ends.push_back(end_of(epoch));
@@ -176,8 +184,9 @@ class LoopPosition {
 
   data::DataSource& source_;
   std::optional<int64_t> epochs_;
-  int64_t batch_;  // samples of a step
-  int64_t step_;   // that runs, or is done
+  BatchSchedule batches_;
+  int64_t step_;          // that runs, or is done
+  int64_t consumed_ = 0;  // samples of the run before the next step
   int64_t last_step_ = 0;
   RunLength length_;
   data::BatchPosition next_;
@@ -199,7 +208,7 @@ FinishedStep run_step(TrainOneStepCell& cell,
     const PhaseScope whole("step");
     finished.result = cell([&] {
       const PhaseScope phase("data");
-      return step_batches(source, config, position.next());
+      return step_batches(source, config, position.next(), position.micro_batches());
     }());
   }
   finished.record.step_time_ms = milliseconds_since(start);

@@ -10,6 +10,7 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/batch_rampup.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/checkpoints/resume.h"
 #include "parallel_core/training/pretrain.h"
@@ -48,13 +49,14 @@ AllConfig for_one_rank(AllConfig config, int64_t data_parallel_size) {
 }
 
 // The last step, counted from 1: the run ends when its steps or its epochs are over.
-int64_t last_step(const AllConfig& config, const RunData& data, int64_t batch) {
+int64_t last_step(const AllConfig& config, const RunData& data, const BatchSchedule& schedule) {
   const data::BatchPosition done = data.opened.in_run();
   const int64_t total = total_steps(config, done);
   int64_t left = std::max<int64_t>(0, total - done.step);
   if (const auto& epochs = config.training_config.epochs) {
-    const int64_t batches =
-        data::batches_until_epoch(*data.train, data.start.first_sample, batch, *epochs);
+    const int64_t samples =
+        data::batches_until_epoch(*data.train, data.start.first_sample, 1, *epochs);
+    const int64_t batches = schedule.steps_until(done.first_sample + samples, done.first_sample);
     left = total > 0 ? std::min(left, batches) : batches;
   }
   return done.step + left;
@@ -62,8 +64,10 @@ int64_t last_step(const AllConfig& config, const RunData& data, int64_t batch) {
 
 // The first step whose samples are known. Those before a checkpoint are if every step before it has
 // drawn as many samples as one now.
-int64_t first_step(const DataState& opened, int64_t batch) {
-  const bool same_batch = opened.position.first_sample == opened.position.step * batch;
+int64_t first_step(const DataState& opened, const BatchSchedule& schedule) {
+  const int64_t begun = opened.begun.first_sample;
+  const bool same_batch =
+      opened.position.first_sample == schedule.consumed_after(opened.position.step, begun) - begun;
   return same_batch ? opened.begun.step + 1 : opened.in_run().step + 1;
 }
 
@@ -120,7 +124,7 @@ DocumentId parse_document_id(const std::string& text) {
 WhichData::WhichData(const AllConfig& config, int64_t ranks) {
   require_supported(config);
   data_parallel_size_ = data_parallel_size_of(config, ranks);
-  micro_batch_num_ = config.dataset_config.micro_batch_num;
+  check_rampup(config, data_parallel_size_);
   config_ = for_one_rank(config, data_parallel_size_);
   if (!model_parallel_is_initialized()) {
     initialize_model_parallel(ModelParallelSizes{}, single_process_group());
@@ -135,8 +139,8 @@ WhichData::WhichData(const AllConfig& config, int64_t ranks) {
   }
   data_ = open_data(config_, DataUse::kTraining, resume && resume->data ? &*resume->data : nullptr);
   remarks_.insert(remarks_.end(), data_.remarks.begin(), data_.remarks.end());
-  const int64_t batch = global_batch_size(config_, 1);
-  steps_ = {first_step(data_.opened, batch), last_step(config_, data_, batch)};
+  const BatchSchedule schedule(config_, 1);
+  steps_ = {first_step(data_.opened, schedule), last_step(config_, data_, schedule)};
   const DatasetConfig& d = config_.dataset_config;
   if (d.step_data_dir) {
     return;
@@ -151,9 +155,19 @@ WhichData::WhichData(const AllConfig& config, int64_t ranks) {
 }
 
 data::BatchPosition WhichData::position(int64_t step) const {
-  const int64_t further = step - 1 - data_.opened.in_run().step;
-  return {data_.start.step + further,
-          data_.start.first_sample + further * global_batch_size(config_, 1)};
+  const BatchSchedule schedule(config_, 1);
+  const DataState& opened = data_.opened;
+  const data::BatchPosition done = opened.in_run();
+  // Steps before a checkpoint are counted from where these data were begun.
+  const data::BatchPosition from = step > done.step ? done : opened.begun;
+  const int64_t samples = schedule.consumed_after(step - 1 - from.step, from.first_sample);
+  return {step - 1 - opened.begun.step, samples - opened.begun.first_sample};
+}
+
+int64_t WhichData::micro_batches(int64_t step) const {
+  return BatchSchedule(config_, 1)
+             .micro_batches_at(position(step).first_sample + data_.opened.begun.first_sample) /
+         data_parallel_size_;
 }
 
 void WhichData::check_inside(StepRange range) const {
@@ -176,10 +190,11 @@ void WhichData::rows(StepRange range, const LineSink& print) {
   check_inside(range);
   const int64_t size = config_.dataset_config.batch_size;
   for (int64_t step = range.first; step <= range.last; ++step) {
+    const int64_t count = micro_batches(step);
     for (int64_t rank = 0; rank < data_parallel_size_; ++rank) {
-      for (int64_t micro = 0; micro < micro_batch_num_; ++micro) {
-        const data::Batch batch = data_.train->micro_batch(position(step), micro, micro_batch_num_,
-                                                           size, rank, data_parallel_size_);
+      for (int64_t micro = 0; micro < count; ++micro) {
+        const data::Batch batch =
+            data_.train->micro_batch(position(step), micro, count, size, rank, data_parallel_size_);
         for (int64_t row = 0; row < batch.batch; ++row) {
           const data::RowOrigin origin = batch.origin(row);
           Json json = {{"step", step},
@@ -220,7 +235,7 @@ void WhichData::rows_with(const DocumentId& id, const LineSink& print) {
                     count - 1, ", not ", id.document);
   const int64_t size = config_.dataset_config.batch_size;
   const int64_t chunk = size * data_parallel_size_;
-  const int64_t batch = chunk * micro_batch_num_;
+  const BatchSchedule schedule(config_, 1);
   const int64_t begin = position(steps_.first).first_sample;
   const int64_t end = position(steps_.last + 1).first_sample;
   bool found = false;
@@ -234,8 +249,10 @@ void WhichData::rows_with(const DocumentId& id, const LineSink& print) {
       const std::string& set = part.dataset.empty() ? origin.dataset : part.dataset;
       return part.document != id.document || set != prefix;
     });
-    const int64_t in_step = (sample - begin) % batch;
-    Json json = {{"step", steps_.first + (sample - begin) / batch},
+    const int64_t from = begin + data_.opened.begun.first_sample;
+    const auto before = schedule.reach(from, BatchSchedule::kNoLimit, from + sample - begin);
+    const int64_t in_step = from + sample - begin - before.consumed;
+    Json json = {{"step", steps_.first + before.steps},
                  {"dp_rank", in_step % chunk / size},
                  {"micro_batch", in_step / chunk},
                  {"row", in_step % size},

@@ -79,11 +79,11 @@ class WhichData {
 
  private:
   data::BatchPosition position(int64_t step) const;
+  int64_t micro_batches(int64_t step) const;  // of each data-parallel rank
   void check_inside(StepRange range) const;
 
   AllConfig config_;
   int64_t data_parallel_size_ = 1;
-  int64_t micro_batch_num_ = 1;
   RunData data_;
   std::string goes_on_from_;  // checkpoint; empty for a run that starts at its beginning
   StepRange steps_;

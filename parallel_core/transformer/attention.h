@@ -34,6 +34,8 @@ class ParallelAttention final : public TokenMixer {
   /// ranks divide neither heads and groups nor, where there are more ranks than groups, the heads
   /// of a group.
   ParallelAttention(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
+  ParallelAttention(const AllConfig& config, int64_t layer_number)
+      : ParallelAttention(config.model_config, layer_number, is_sequence_first(config)) {}
 
   std::string type_name() const override { return "ParallelAttention"; }
   std::string extra_repr() const override;

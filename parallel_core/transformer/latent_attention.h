@@ -24,6 +24,8 @@ class MultiLatentAttention final : public TokenMixer, public HasRowTurns {
  public:
   /// `layer_number` counts from 1. ValueError if the ranks do not divide the heads.
   MultiLatentAttention(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
+  MultiLatentAttention(const AllConfig& config, int64_t layer_number)
+      : MultiLatentAttention(config.model_config, layer_number, is_sequence_first(config)) {}
 
   std::string type_name() const override { return "MultiLatentAttention"; }
   std::string extra_repr() const override;

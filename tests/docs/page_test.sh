@@ -23,7 +23,7 @@ commands_of() {
   awk '
     BEGIN {
       assignment = "([A-Z_][A-Z_0-9]*=[^ ]* )*"
-      ours = "pretrain_gpt|pretrain_gpt\\.sh|finetune_gpt|evaluate|generate|export|preprocess_data|own_model|" \
+      ours = "pretrain_gpt|pretrain_gpt\\.sh|finetune_gpt|evaluate|generate|export|preprocess_data|own_model|own_data|" \
              "config_doc|compare_checkpoints|accuracy|tour|layout_matrix|[a-z]+_bench|test\\.[a-z_.]+|[a-z_0-9]+\\.(py|sh)|\\.ci/run"
       others = "bash|sh|cmake|ctest|mpirun|srun|apt-get|sudo|python3?|git|make|ninja|mkdir|cd|export|bible|" \
                "cp|mv|rm|ls|cat|head|tail|kill|env|nohup|tmux|ssh|scp|curl|wget|docker|pip3?"
@@ -52,8 +52,8 @@ commands_of() {
       if (fence != "") { fence = ""; next }
       fence = substr($0, 4)
       if (fence == "") { fence = "none" }
-      if (fence !~ /^(bash|cpp|text|yaml|cmake)$/)
-        wrong("a fenced block must say whether it is bash, cpp, text, yaml or cmake")
+      if (fence !~ /^(bash|cpp|python|text|yaml|cmake)$/)
+        wrong("a fenced block must say whether it is bash, cpp, python, text, yaml or cmake")
       next
     }
     fence == "bash" {

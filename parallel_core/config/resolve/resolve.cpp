@@ -657,6 +657,7 @@ bool differs_from_default(const AllConfig& config, const char* section, const ch
 void resolve(Resolution& r) {
   resolve_model(r);
   resolve_training(r);
+  resolve_registered(r);
   resolve_optimizer(r);
   resolve_attention_scores(r);
   resolve_schedule(r);

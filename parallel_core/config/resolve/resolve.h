@@ -65,6 +65,7 @@ void resolve_ahead(Resolution& resolution);
 void resolve_training(Resolution& resolution);
 void resolve_data(Resolution& resolution);
 void resolve_examples(Resolution& resolution);
+void resolve_registered(Resolution& resolution);
 void resolve_optimizer(Resolution& resolution);
 void resolve_attention_scores(Resolution& resolution);
 void resolve_schedule(Resolution& resolution);

@@ -23,7 +23,7 @@ void check_optimizer_in_backward(Resolution& r) {
                          "update"));
   }
   const std::optional<GradClipConfig> clip = gradient_clipping(config);
-  if (clip && clip->grad_clip_type == "ClipGlobalNorm") {
+  if (clip && clip->grad_clip_type != "GradClipByValue") {
     r.error(kKey,
             "cannot stand beside clipping by norm, which needs all gradients before the first "
             "update; use GradClipByValue or none");

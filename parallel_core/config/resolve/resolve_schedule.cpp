@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel_core/config/registered_names.h"
 #include "parallel_core/config/resolve/resolve.h"
 #include "parallel_core/config/schema/schema.h"
 
@@ -164,8 +165,15 @@ void resolve_overridden_warmup(Resolution& r) {
   }
 }
 
-// With learning_rate_scheduler_kwargs none of the other family's keys has an effect.
+// The name that the program has registered for lr_decay_style, if it is such a one.
+bool has_own_schedule(const OptimizerConfig& optimizer) {
+  return optimizer.lr_decay_style && !optimizer.learning_rate_scheduler_kwargs &&
+         find_registered(ModuleType::kLrScheduler, *optimizer.lr_decay_style) != nullptr;
+}
+
+// With a schedule of another kind none of the lr_decay_style family's keys has an effect.
 void check_single_family(Resolution& r) {
+  const bool own = has_own_schedule(r.config().optimizer_config);
   constexpr const char* kOthers[] = {
       "lr_decay_style",       "lr_decay_iters",  "lr_decay_samples",  "lr_wsd_decay_iters",
       "lr_wsd_decay_samples", "lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction",
@@ -173,9 +181,14 @@ void check_single_family(Resolution& r) {
       "lr_keep_iters",        "lr_final_iters",  "final_lr",          "lr_restart_iters",
       "lr_restart_mult"};
   for (const char* name : kOthers) {
-    if (r.asked("optimizer_config", name)) {
+    const bool names_own = own && std::string_view(name) == "lr_decay_style";
+    if (!names_own && r.asked("optimizer_config", name)) {
       r.error(concat("optimizer_config.", name),
-              "belongs to another schedule than learning_rate_scheduler_kwargs; keep one of them");
+              own ? concat("has no effect with lr_decay_style ",
+                           *r.config().optimizer_config.lr_decay_style,
+                           ", which is the program's own; hand it over in lr_schedule_kwargs")
+                  : std::string("belongs to another schedule than learning_rate_scheduler_kwargs; "
+                                "keep one of them"));
     }
   }
 }
@@ -198,12 +211,14 @@ void resolve_weight_decay(Resolution& r) {
   }
   const double start = *optimizer.start_weight_decay;
   const double end = *optimizer.end_weight_decay;
-  if (optimizer.learning_rate_scheduler_kwargs) {
+  const bool own = has_own_schedule(optimizer);
+  if (optimizer.learning_rate_scheduler_kwargs || own) {
     for (const auto& [key, value] : {std::pair{kStart, start}, std::pair{kEnd, end}}) {
       if (value != optimizer.weight_decay) {
         r.error(key, concat("is ", number_text(value), ", but weight decay is constant (",
-                            number_text(optimizer.weight_decay),
-                            ") with learning_rate_scheduler_kwargs"));
+                            number_text(optimizer.weight_decay), ") with ",
+                            own ? concat("lr_decay_style ", *optimizer.lr_decay_style)
+                                : std::string("learning_rate_scheduler_kwargs")));
       }
     }
   } else if (end < start) {
@@ -237,17 +252,19 @@ void resolve_schedule(Resolution& r) {
   if (!r.sound({"optimizer_config.learning_rate_scheduler_kwargs"})) {
     return;
   }
-  if (optimizer.learning_rate_scheduler_kwargs) {
+  if (!r.sound({"optimizer_config.lr_decay_style"})) {
+    return;
+  }
+  if (optimizer.learning_rate_scheduler_kwargs || has_own_schedule(optimizer)) {
     check_single_family(r);
     return;
   }
-  if (!r.sound({"optimizer_config.lr_decay_style", "optimizer_config.learning_rate",
-                "optimizer_config.min_lr", "optimizer_config.lr_warmup_init",
-                "optimizer_config.lr_warmup_iters", "optimizer_config.lr_warmup_samples",
-                "optimizer_config.lr_warmup_fraction", "optimizer_config.lr_decay_iters",
-                "optimizer_config.lr_decay_samples", "optimizer_config.lr_wsd_decay_iters",
-                "optimizer_config.lr_wsd_decay_samples", "training_config.training_iters",
-                "dataset_config.train_samples"})) {
+  if (!r.sound({"optimizer_config.learning_rate", "optimizer_config.min_lr",
+                "optimizer_config.lr_warmup_init", "optimizer_config.lr_warmup_iters",
+                "optimizer_config.lr_warmup_samples", "optimizer_config.lr_warmup_fraction",
+                "optimizer_config.lr_decay_iters", "optimizer_config.lr_decay_samples",
+                "optimizer_config.lr_wsd_decay_iters", "optimizer_config.lr_wsd_decay_samples",
+                "training_config.training_iters", "dataset_config.train_samples"})) {
     return;
   }
   resolve_overridden_warmup(r);

@@ -26,7 +26,8 @@ void resolve_length(Resolution& r) {
     r.error(kIters,
             "training_iters is 0 and nothing else gives the length of the run; set it, "
             "training_config.epochs or dataset_config.train_samples");
-  } else if (data.train_samples > 0 && data.train_samples < global_batch_size(r.config())) {
+  } else if (data.train_samples > 0 && !training.rampup_batch_size &&
+             data.train_samples < global_batch_size(r.config())) {
     r.error(kSamples, concat("is ", data.train_samples, ", less than one global batch of ",
                              global_batch_size(r.config())));
   }

@@ -108,6 +108,12 @@ void assign(LoraTargets& member, const Value& value) {
     member.cells.push_back(std::move(cell));
   }
 }
+void assign(OwnOptions& member, const Value& value) {
+  member.values.clear();
+  for (const auto& [name, entry] : value.as<Value::Map>()) {
+    member.values[name] = entry;
+  }
+}
 
 Value read(bool member) { return {member}; }
 Value read(int64_t member) { return {member}; }
@@ -140,6 +146,9 @@ Value read(const LoraTargets& member) {
     list.push_back({std::move(map)});
   }
   return {std::move(list)};
+}
+Value read(const OwnOptions& member) {
+  return {Value::Map(member.values.begin(), member.values.end())};
 }
 
 }  // namespace tapestry::config::detail

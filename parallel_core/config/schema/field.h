@@ -29,6 +29,7 @@ enum class Type {
   kSwitchOrName,
   kLoraTargets,  // a list of mappings
   kMapping,      // its entries are rows of the table
+  kOptions,      // a mapping whose entries are for somebody else
 };
 
 namespace detail {
@@ -70,6 +71,8 @@ constexpr Type type_of() {
     return Type::kSwitchOrName;
   } else if constexpr (std::is_same_v<T, LoraTargets>) {
     return Type::kLoraTargets;
+  } else if constexpr (std::is_same_v<T, OwnOptions>) {
+    return Type::kOptions;
   } else {
     static_assert(std::is_class_v<T>);
     return Type::kMapping;
@@ -91,6 +94,7 @@ void assign(RecomputeChoice& member, const Value& value);
 void assign(Initializer& member, const Value& value);
 void assign(ResumeChoice& member, const Value& value);
 void assign(LoraTargets& member, const Value& value);
+void assign(OwnOptions& member, const Value& value);
 template <class T>
 requires(type_of<T>() == Type::kMapping && !IsOptional<T>::value) void assign(T& member,
                                                                               const Value& value) {
@@ -125,6 +129,7 @@ Value read(const RecomputeChoice& member);
 Value read(const Initializer& member);
 Value read(const ResumeChoice& member);
 Value read(const LoraTargets& member);
+Value read(const OwnOptions& member);
 template <class T>
 requires(type_of<T>() == Type::kMapping && !IsOptional<T>::value) Value read(const T& /*member*/) {
   return {Value::Map{}};

@@ -207,8 +207,24 @@ constexpr Key kKeys[] = {
      .path = true,
      .doc = "Folder with the exact batch of every step, in place of text and data sets: "
             "step_N/rank_R/{tokens,labels,loss_mask}.npy. Without loss_mask.npy all labels but "
-            "negative ones count. The ranks are the data-parallel ranks, or all ranks of the job; "
-            "ranks of one model then have the same rows."},
+            "negative ones count. The ranks are the data-parallel ranks, or all ranks of a job, "
+            "where each row is there several times and counts once. Behind the last step the "
+            "first one comes again, in a further epoch."},
+    {.name = "step_data_as_samples",
+     .field = f<&D::step_data_as_samples>,
+     .doc = "Take the rows of `step_data_dir` one after the other, as many as a step of this run "
+            "has, whatever step they were recorded in: as MindFormers' NumpyDataloader, which sets "
+            "this. False: each folder is the batch of one step."},
+    {.name = "data_source",
+     .field = f<&D::data_source>,
+     .registers = ModuleType::kDataset,
+     .doc = "Registered name of the program's own data, in place of text, data sets and recorded "
+            "steps: `docs/register.md`."},
+    {.name = "data_source_kwargs",
+     .field = f<&D::data_source_kwargs>,
+     .null = Null::kDefault,
+     .doc =
+         "What a registered `data_source` is made with: as `optimizer_config.optimizer_kwargs`."},
     {.name = "tokenizer_type",
      .field = f<&D::tokenizer_type>,
      .check = one_of("sentencepiece|byte|character|huggingface"),

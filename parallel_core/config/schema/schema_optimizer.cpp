@@ -75,10 +75,17 @@ constexpr Key kKeys[] = {
     {.name = "optimizer_type",
      .field = f<&O::optimizer_type>,
      .check = one_of("AdamW|Adam|SGD|Lion|Came|Adafactor|Muon"),
+     .registers = ModuleType::kOptimizer,
      .value_aliases = "mint.AdamW=AdamW|SpeedAdamW=AdamW|AdamWeightDecay=AdamW|AdamWZeRO=AdamW|"
                       "experiment_adamw=AdamW|CAME=Came",
      .doc = "Kind of optimizer. AdamW decays weights apart from the moments, Adam through the "
             "gradient. `docs/optimizers.md` has formulas, keys and costs of all."},
+    {.name = "optimizer_kwargs",
+     .field = f<&O::optimizer_kwargs>,
+     .null = Null::kDefault,
+     .doc = "What a registered `optimizer_type` is made with beside learning rate and weight "
+            "decay; which entries it has and their defaults, the program that registers it says: "
+            "`docs/register.md`."},
     {.name = "learning_rate",
      .field = f<&O::learning_rate>,
      .check = satisfies(check_learning_rate, "> 0"),
@@ -264,8 +271,13 @@ constexpr Key kKeys[] = {
      .field = f<&O::lr_decay_style>,
      .check = one_of("constant|WSD|linear|cosine|inverse-square-root|polynomial|cosine_restarts|"
                      "cooldown|cosine_annealing|warm_restarts"),
+     .registers = ModuleType::kLrScheduler,
      .default_text = "constant",
      .doc = "How the learning rate falls after warm-up. `docs/optimizers.md` has the formulas."},
+    {.name = "lr_schedule_kwargs",
+     .field = f<&O::lr_schedule_kwargs>,
+     .null = Null::kDefault,
+     .doc = "What a registered `lr_decay_style` is made with: as `optimizer_kwargs`."},
     {.name = "lr_decay_iters",
      .field = f<&O::lr_decay_iters>,
      .check = above(0),

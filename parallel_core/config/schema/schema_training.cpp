@@ -35,6 +35,23 @@ std::string positive_steps(const Value& value) {
   return {};
 }
 
+// [start, increment, samples]; what depends on the number of ranks is checked when that is known.
+std::string check_rampup_list(const Value& value) {
+  const auto& list = value.as<Value::List>();
+  constexpr size_t kNumbers = 3;
+  if (list.size() != kNumbers) {
+    return "expected [start, increment, samples], got " + to_yaml(value);
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    if (list[i].as<int64_t>() < 1) {
+      return std::string(i == 0 ? "the batch of the first steps" : "the increment") +
+             " must be above 0, got " + to_yaml(value);
+    }
+  }
+  return list[2].as<int64_t>() < 0 ? "the samples must not be negative, got " + to_yaml(value)
+                                   : std::string();
+}
+
 constexpr Key kKeys[] = {
     {.name = "seed",
      .field = f<&T::seed>,
@@ -129,8 +146,13 @@ constexpr Key kKeys[] = {
             "Needs `eval_interval`. null: no best checkpoint."},
     {.name = "eval_metric",
      .field = f<&T::eval_metric>,
-     .check = one_of("perplexity|loss"),
-     .doc = "Metric of the evaluation that `best_metric_comparison` compares; null: loss."},
+     .check = satisfies(
+         [](const Value& v) {
+           return std::string(v.as<std::string>().empty() ? "must not be empty" : "");
+         },
+         "not empty"),
+     .doc = "Metric of the evaluation that `best_metric_comparison` compares: loss, perplexity, or "
+            "one that the program has (docs/own_data.md). null: loss."},
     {.name = "grad_clip_kwargs",
      .field = f<&T::grad_clip_kwargs>,
      .doc = "Clipping of the gradients; null: see `optimizer_config.clip_grad`. Not together with "
@@ -138,6 +160,7 @@ constexpr Key kKeys[] = {
     {.name = "grad_clip_kwargs.grad_clip_type",
      .field = f<&T::grad_clip_kwargs, &GradClipConfig::grad_clip_type>,
      .check = one_of("ClipGlobalNorm|GradClipByValue"),
+     .registers = ModuleType::kGradProcessFunc,
      .required = true,
      .example = "ClipGlobalNorm",
      .doc = "Clip gradients by the norm over all parameters (ClipGlobalNorm), or element by "
@@ -178,6 +201,14 @@ constexpr Key kKeys[] = {
      .check = above(0),
      .doc = "Number of finite steps after which the dynamic loss scale grows; needs "
             "`loss_scale_factor`."},
+    {.name = "loss_func_kwargs",
+     .field = f<&T::loss_func_kwargs>,
+     .doc = "Choice of the loss of a token."},
+    {.name = "loss_func_kwargs.loss_func_type",
+     .field = f<&T::loss_func_kwargs, &LossFuncConfig::loss_func_type>,
+     .check = one_of("VocabParallelCrossEntropy|CrossEntropyLoss"),
+     .registers = ModuleType::kLossFunc,
+     .doc = "Kind of loss; both built-in names mean the cross entropy."},
     {.name = "loss_reduction",
      .field = f<&T::loss_reduction>,
      .check = one_of("mean|sum"),
@@ -193,6 +224,14 @@ constexpr Key kKeys[] = {
      .doc =
          "Factor of `dataset_config.micro_batch_num`, the number of micro-batches whose gradients "
          "a step accumulates. It applies in every layout, also with a pipeline. null: 1."},
+    {.name = "rampup_batch_size",
+     .field = f<&T::rampup_batch_size>,
+     .check = satisfies(check_rampup_list, "three integers"),
+     .doc =
+         "Ramp-up of the global batch, [start, increment, samples]: the first steps have `start` "
+         "sequences, and the number grows by `increment` until it is the global batch, after "
+         "`samples` sequences. All levels are multiples of `batch_size` times the data-parallel "
+         "ranks. null: every step has the global batch."},
     {.name = "wrap_with_ddp",
      .field = f<&T::wrap_with_ddp>,
      .doc =

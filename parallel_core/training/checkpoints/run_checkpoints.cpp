@@ -199,20 +199,38 @@ void RunCheckpoints::save(bool last) {
   saver_.save(step_, state, last);
 }
 
+// The value of eval_metric; none where the step has not been evaluated.
+static std::optional<double> compared_value(const StepRecord& record, const std::string& metric) {
+  if (!record.eval_loss && record.eval_values.empty()) {
+    return std::nullopt;
+  }
+  if (const auto found = record.eval_values.find(metric); found != record.eval_values.end()) {
+    return found->second;
+  }
+  check<ValueError>(record.eval_loss && (metric == "loss" || metric == "perplexity"),
+                    "training_config.eval_metric is '", metric,
+                    "', but the program's evaluation function returns no value of that name");
+  return metric == "loss" ? *record.eval_loss : std::exp(*record.eval_loss);
+}
+
 // Whether the step's evaluation is the best so far, by best_metric_comparison.
 bool RunCheckpoints::is_best(const StepRecord& record) {
   const TrainingConfig& t = config_.training_config;
-  if (options_.checkpoint.directory.empty() || !record.eval_loss || !t.best_metric_comparison ||
+  if (options_.checkpoint.directory.empty() || !t.best_metric_comparison ||
       !watch_.loss_is_finite()) {
     return false;
   }
-  const bool by_loss = t.eval_metric.value_or("loss") == "loss";
-  const double value = by_loss ? *record.eval_loss : std::exp(*record.eval_loss);
-  if (!is_better(t, value, saver_.best())) {
+  const std::string metric = t.eval_metric.value_or("loss");
+  const std::optional<double> value = compared_value(record, metric);
+  if (!value || !std::isfinite(*value)) {
     return false;
   }
-  saver_.propose_best(BestEvaluation{
-      .metric = by_loss ? "loss" : "perplexity", .value = value, .step = record.step});
+  const std::optional<BestEvaluation>& best = saver_.best();
+  const bool same = best && best->metric == metric;  // values of two metrics cannot be compared
+  if (!is_better(t, *value, same ? best : std::nullopt)) {
+    return false;
+  }
+  saver_.propose_best(BestEvaluation{.metric = metric, .value = *value, .step = record.step});
   return true;
 }
 

@@ -123,7 +123,8 @@ std::string tokenizer_config_json(const data::SentencePieceTokenizer& tokenizer,
 // The tokenizer of the run's text; null where it is not known.
 std::unique_ptr<data::Tokenizer> tokenizer_of(const AllConfig& config, const RunData& data) {
   const DatasetConfig& d = config.dataset_config;
-  return d.step_data_dir || (d.tokenizer_type != "byte" && data.tokenizer_model.empty())
+  const bool has_no_text = d.step_data_dir || (data.opened.own && data.tokenizer_model.empty());
+  return has_no_text || (d.tokenizer_type != "byte" && data.tokenizer_model.empty())
              ? nullptr
              : data::make_tokenizer(d.tokenizer_type, data.tokenizer_model);
 }

@@ -205,7 +205,12 @@ void compare_datasets(const std::vector<DatasetShare>& now,
 void compare_recorded(const DataState& now,
                       const DataState& then,
                       std::vector<std::string>& found) {
-  if (now.recorded->steps < then.recorded->steps) {
+  if (now.recorded->as_samples != then.recorded->as_samples) {
+    const auto truth = [](bool value) { return value ? "True" : "False"; };
+    found.push_back(concat("dataset_config.step_data_as_samples is ",
+                           truth(now.recorded->as_samples), "; it was ",
+                           truth(then.recorded->as_samples)));
+  } else if (now.recorded->steps < then.recorded->steps) {
     found.push_back(concat("dataset_config.step_data_dir is ", now.recorded->directory, " with ",
                            now.recorded->steps, " steps; it was ", then.recorded->directory,
                            " with ", then.recorded->steps));
@@ -311,7 +316,14 @@ std::string data_state_json(const DataState& state) {
     json["recorded_steps"] = {{"directory", state.recorded->directory},
                               {"steps", state.recorded->steps},
                               {"crc64", state.recorded->crc64}};
+    if (state.recorded->as_samples) {
+      json["recorded_steps"]["as_samples"] = true;
+    }
     return json.dump();
+  }
+  if (state.own) {
+    json["own"] = {{"fingerprint", state.own->fingerprint}};
+    return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
   }
   if (state.examples) {
     json["examples"] = examples_json(*state.examples);
@@ -355,8 +367,16 @@ DataState parse_data_state(const std::string& json, const std::string& source) {
   if (object.has("recorded_steps")) {
     StateObject recorded = object.object("recorded_steps");
     state.recorded = {recorded.text("directory"), recorded.integer("steps", 1),
-                      recorded.checksum("crc64")};
+                      recorded.checksum("crc64"),
+                      recorded.has("as_samples") && recorded.boolean("as_samples")};
     recorded.finish();
+    object.finish();
+    return state;
+  }
+  if (object.has("own")) {
+    StateObject own = object.object("own");
+    state.own = OwnDataState{.fingerprint = own.text("fingerprint")};
+    own.finish();
     object.finish();
     return state;
   }
@@ -399,16 +419,24 @@ std::vector<std::string> data_differences(const DataState& now, const DataState&
   };
   const auto kind = [](const DataState& state) {
     return state.recorded   ? concat("dataset_config.step_data_dir ", state.recorded->directory)
+           : state.own      ? concat("the program's own, '", state.own->fingerprint, "'")
            : state.examples ? concat("examples: ", blend_text(*state.examples))
                             : concat("data sets: ", blend_text(state.datasets[0]));
   };
   if (now.recorded.has_value() != then.recorded.has_value() ||
+      now.own.has_value() != then.own.has_value() ||
       now.examples.has_value() != then.examples.has_value()) {
     return {concat("the data are ", kind(now), "; they were ", kind(then))};
   }
   compare("model_config.seq_length", now.seq_length, then.seq_length);
   if (now.recorded) {
     compare_recorded(now, then, found);
+    return found;
+  }
+  if (now.own) {
+    if (!now.own->fingerprint.empty() && !then.own->fingerprint.empty()) {
+      compare("the fingerprint of the program's data", now.own->fingerprint, then.own->fingerprint);
+    }
     return found;
   }
   if (now.examples) {

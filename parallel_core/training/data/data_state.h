@@ -25,8 +25,9 @@ struct DatasetShare {
 /// Steps that were recorded beforehand (dataset_config.step_data_dir).
 struct RecordedSteps {
   std::string directory;
-  int64_t steps = 0;  ///< that were there
-  std::string crc64;  ///< StepDataSource::fingerprint of these
+  int64_t steps = 0;        ///< that were there
+  std::string crc64;        ///< StepDataSource::fingerprint of these
+  bool as_samples = false;  ///< StepDataSource::Options::as_samples
   bool operator==(const RecordedSteps&) const = default;
 };
 
@@ -54,6 +55,12 @@ struct ExampleState {
   bool operator==(const ExampleState&) const = default;
 };
 
+/// Data that the program has made itself (OwnData).
+struct OwnDataState {
+  std::string fingerprint;  ///< empty: it says none
+  bool operator==(const OwnDataState&) const = default;
+};
+
 struct DataState {
   /// Of the run, when it began to read these data: {0, 0} unless new_dataset gave it others.
   data::BatchPosition begun;
@@ -63,6 +70,8 @@ struct DataState {
   int64_t seq_length = 0;
   /// Recorded steps; then nothing below is used.
   std::optional<RecordedSteps> recorded;
+  /// Data of the program's own; then nothing below is used either.
+  std::optional<OwnDataState> own = std::nullopt;
 
   /// Examples; then there are no data sets and no plan, as row k is what it is whatever was asked
   /// for.

@@ -14,9 +14,10 @@
 #include "parallel_core/data/dataset_fingerprint.h"
 #include "parallel_core/data/default_text.h"
 #include "parallel_core/data/indexed_dataset.h"
-#include "parallel_core/data/step_dataset.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/data/own_run_data.h"
+#include "parallel_core/training/data/recorded_run_data.h"
 #include "parallel_core/training/data/sft_run_data.h"
 #include "parallel_core/training/data/take_up_data.h"
 #include "parallel_core/training/log/logging.h"
@@ -71,8 +72,17 @@ data::SampleCounts wanted_samples(const AllConfig& config,
   const int64_t batch = batch_of(config);
   data::SampleCounts counts =
       data::sample_counts(steps_left, t.eval_interval.value_or(0), t.eval_iters, batch);
+  // With a ramp-up of the batch the run asks for as many as without, or more if it draws more: so
+  // it has the same samples in the same order.
+  const data::BatchPosition done = opened.in_run();
+  const int64_t samples = config.dataset_config.train_samples;
+  if (t.training_iters == 0 && samples > 0) {
+    counts.train = std::max<int64_t>(0, samples - done.first_sample) / batch * batch;
+  }
+  const int64_t drawn = internal::batches_of(config).consumed_after(steps_left, done.first_sample) -
+                        done.first_sample;
   // A run that is at its end opens its data all the same.
-  counts.train = std::max(opened.position.first_sample + counts.train, batch);
+  counts.train = std::max(opened.position.first_sample + std::max(counts.train, drawn), batch);
   if (!opened.plan.valid.empty()) {
     counts.valid = std::min(counts.valid, t.eval_iters * batch);
   }
@@ -204,7 +214,7 @@ std::unique_ptr<data::Tokenizer> prepare_on_first_use(const AllConfig& config,
                                                       RunData& run) {
   const DatasetConfig& d = config.dataset_config;
   check_tokenizer_of_weights(config);
-  const std::string other_data = d.text ? std::string() : check_dataset_dir(d);
+  const std::string other_data = check_dataset_dir(d);
   const data::CorpusOptions options = corpus_options(config);
   data::PreparedCorpus corpus =
       d.text ? data::prepare_text(*d.text, options) : data::prepare_default_text(options);
@@ -368,39 +378,6 @@ RunData open_text(const AllConfig& config, DataUse use, const DataState* resumed
   return run;
 }
 
-RunData open_recorded(const AllConfig& config, const DataState* resumed) {
-  const std::string& directory = *config.dataset_config.step_data_dir;
-  RunData run;
-  const ModelParallelConfig& layout = config.parallel_config;
-  auto steps = std::make_unique<data::StepDataSource>(
-      directory, config.model_config.vocab_size,
-      data::StepDataSource::ModelRanks{
-          .neighbours = layout.tensor_model_parallel_size * layout.context_parallel_size,
-          .stages = layout.pipeline_model_parallel_size});
-  check<ValueError>(steps->seq_length() == config.model_config.seq_length,
-                    "dataset_config.step_data_dir ", directory, ": rows have ", steps->seq_length(),
-                    " tokens, model_config.seq_length is ", config.model_config.seq_length);
-  // A recording to which steps have been added since is still the same.
-  const int64_t known = resumed != nullptr && resumed->recorded
-                            ? std::min(resumed->recorded->steps, steps->num_steps())
-                            : steps->num_steps();
-  run.opened.seq_length = steps->seq_length();
-  run.opened.recorded = {directory, steps->num_steps(), steps->fingerprint(known)};
-  take_up(config, resumed, DataUse::kTraining, run.opened, run);
-  if (known < steps->num_steps()) {
-    run.opened.recorded->crc64 = steps->fingerprint(steps->num_steps());
-  }
-  run.start = run.opened.position;
-  const data::BatchPosition done = run.opened.in_run();
-  const int64_t wanted =
-      run.start.step + std::max<int64_t>(0, total_steps(config, done) - done.step);
-  check<ValueError>(wanted <= steps->num_steps(), "dataset_config.step_data_dir ", directory,
-                    " holds ", steps->num_steps(), " steps, the run has ", wanted);
-  run.description = concat(steps->num_steps(), " recorded steps");
-  run.train = std::move(steps);
-  return run;
-}
-
 bool is_tokenizer(const std::string& type,
                   const std::string& model,
                   const data::huggingface::TokenizerFiles& files) {
@@ -422,7 +399,8 @@ int64_t total_steps(const AllConfig& config, data::BatchPosition done) {
   if (config.training_config.training_iters > 0 || samples == 0) {
     return config.training_config.training_iters;
   }
-  return done.step + std::max<int64_t>(0, samples - done.first_sample) / batch_of(config);
+  return done.step +
+         internal::batches_of(config).steps_within(samples, std::min(samples, done.first_sample));
 }
 
 bool has_steps_left(const AllConfig& config, const RunData& data) {
@@ -447,17 +425,17 @@ void check_tokenizer_of_weights(const AllConfig& config) {
 }
 
 std::string check_dataset_dir(const DatasetConfig& d) {
-  const auto found = data::foreign_data(d.dataset_dir, /*texts=*/true);
+  const auto found = data::foreign_data(d.dataset_dir, /*texts=*/!d.text);
   if (!found) {
     return "";
   }
+  const char* text = d.text ? "the text" : "the default text";
   const std::string message =
-      concat("dataset_config.dataset_dir ", d.dataset_dir,
-             " is where the default text is prepared, which this run trains on, but ", found->name,
-             " ", found->remedy);
+      concat("dataset_config.dataset_dir ", d.dataset_dir, " is where ", text,
+             " is prepared, which this run trains on, but ", found->name, " ", found->remedy);
   const bool is_chosen = d.dataset_dir != DatasetConfig().dataset_dir;
   check<ValueError>(!is_chosen && found->name.find(".mindrecord") == std::string::npos, message,
-                    "; for the default text use another folder");
+                    "; for ", text, " use another folder");
   return message;
 }
 
@@ -487,10 +465,15 @@ RunData open_on(const std::string& day,
                 DataUse use,
                 const DataState* resumed) {
   const DatasetConfig& d = config.dataset_config;
-  check<ValueError>(d.drop_remainder || d.train_samples % batch_of(config) == 0,
+  const BatchSchedule batches = internal::batches_of(config);
+  const int64_t whole = batches.reach(0, BatchSchedule::kNoLimit, d.train_samples).consumed;
+  check<ValueError>(d.drop_remainder || whole == d.train_samples,
                     "dataset_config.drop_remainder is False, but train_samples ", d.train_samples,
-                    " is no multiple of the ", batch_of(config),
-                    " samples of a step, and every step has as many; make it one");
+                    batches.ramps()
+                        ? concat(" ends within a step, the last whole one with sample ", whole,
+                                 "; make it that number")
+                        : concat(" is no multiple of the ", batches.full(),
+                                 " samples of a step, and every step has as many; make it one"));
   if (d.sft_data_path) {
     return open_examples(config, use, resumed, day);
   }
@@ -500,12 +483,15 @@ RunData open_on(const std::string& day,
   check<ValueError>(use == DataUse::kTraining,
                     "dataset_config.step_data_dir holds steps of training, nothing to evaluate on; "
                     "name a text or a data set");
-  return open_recorded(config, resumed);
+  return internal::open_recorded(config, resumed);
 }
 
 }  // namespace
 
 RunData open_data(const AllConfig& config, DataUse use, const DataState* resumed) {
+  check<ValueError>(!config.dataset_config.data_source, "dataset_config.data_source ",
+                    config.dataset_config.data_source.value_or(""),
+                    " is the program's own, which its ranks open together");
   return open_on(local_day(), config, use, resumed);
 }
 
@@ -513,6 +499,12 @@ RunData open_data(const AllConfig& config,
                   ProcessGroup& world,
                   DataUse use,
                   const DataState* resumed) {
+  if (config.dataset_config.data_source) {
+    check<ValueError>(use == DataUse::kTraining, "dataset_config.data_source ",
+                      *config.dataset_config.data_source,
+                      " is for training; to evaluate on data of your own, call evaluate()");
+    return open_registered_data(config, world, resumed);
+  }
   if (config.dataset_config.sft_data_path) {
     // Nothing is prepared; but one day counts, where ranks open their data around midnight.
     return open_on(all_gather_text(world, local_day()).front(), config, use, resumed);
@@ -531,7 +523,7 @@ std::string other_tokenizer_remark(const AllConfig& config,
                                    const std::string& weights) {
   const fs::path path = weights;
   const fs::path folder = folder_exists(weights) ? path : path.parent_path();
-  if (config.dataset_config.step_data_dir) {
+  if (config.dataset_config.step_data_dir || data.opened.own) {
     return "";
   }
   const bool bytes = data.tokenizer_model.empty();

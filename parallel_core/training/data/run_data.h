@@ -40,8 +40,9 @@ inline constexpr int64_t kDefaultTextMaxVocab = 8000;
 /// other: whatever tokenizer is made of the text, its ids are not those of the weights.
 void check_tokenizer_of_weights(const AllConfig& config);
 
-/// Of a run that trains on the default text: ValueError where dataset_dir, which has been chosen,
-/// holds other data (data::foreign_data), with the key that takes them. Of the default folder that
+/// Of a run that trains on a text or the default text: ValueError where dataset_dir, which has been
+/// chosen, holds other data (data::foreign_data; of a text recorded steps and data sets alone are
+/// other data), with the key that takes them. Of the default folder that
 /// is the remark that comes back, but for MindRecord files.
 std::string check_dataset_dir(const DatasetConfig& config);
 
@@ -75,8 +76,8 @@ RunData open_data(const AllConfig& config,
                   DataUse use = DataUse::kTraining,
                   const DataState* resumed = nullptr);
 
-/// The same on every rank of a job: what is prepared on first use is prepared by rank 0, the others
-/// find it. Collective.
+/// The same on every rank of a job, also data_source (open_registered_data); what is prepared on
+/// first use is prepared by rank 0, the others find it. Collective.
 RunData open_data(const AllConfig& config,
                   ProcessGroup& world,
                   DataUse use = DataUse::kTraining,

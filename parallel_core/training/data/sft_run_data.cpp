@@ -31,6 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 using internal::batch_of;
+using internal::batches_of;
 using sft::ExampleCounts;
 using sft::ExampleFile;
 using sft::ExampleRange;
@@ -307,7 +308,7 @@ DataState identity_of_examples(const AllConfig& config,
 // Samples that the run draws of these data, from their first one on; adds the epochs that they
 // need.
 int64_t draw_rows(const AllConfig& config, const DataState& opened, sft::RowOrder& order) {
-  const int64_t batch = batch_of(config);
+  const BatchSchedule batches = batches_of(config);
   const data::BatchPosition done = opened.in_run();
   const int64_t first = opened.position.first_sample;
   const int64_t total = total_steps(config, done);
@@ -317,10 +318,11 @@ int64_t draw_rows(const AllConfig& config, const DataState& opened, sft::RowOrde
       order.add_epoch();
     }
     const int64_t left = order.rows_before(*config.training_config.epochs) - first;
-    steps = left > 0 ? (left + batch - 1) / batch : 0;
+    steps = left > 0 ? batches.steps_until(done.first_sample + left, done.first_sample) : 0;
   }
   // A run that is at its end opens its data all the same.
-  const int64_t wanted = std::max(first + steps * batch, batch);
+  const int64_t drawn = batches.consumed_after(steps, done.first_sample) - done.first_sample;
+  const int64_t wanted = std::max(first + drawn, batches.full());
   while (order.num_rows() < wanted) {
     order.add_epoch();
   }

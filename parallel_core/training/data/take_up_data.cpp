@@ -40,6 +40,10 @@ int64_t batch_of(const AllConfig& config) {
   return global_batch_size(config, get_data_parallel_world_size());
 }
 
+BatchSchedule batches_of(const AllConfig& config) {
+  return {config, get_data_parallel_world_size()};
+}
+
 void take_up(
     const AllConfig& config, const DataState* then, DataUse use, DataState& now, RunData& run) {
   if (then == nullptr) {

@@ -3,14 +3,17 @@
 
 #include <cstdint>
 
+#include "parallel_core/config/batch_rampup.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/training/data/data_state.h"
 #include "parallel_core/training/data/run_data.h"
 
 namespace tapestry::internal {
 
-/// Samples of a step of this job.
+/// Samples of a step of this job, where the batch is whole.
 int64_t batch_of(const AllConfig& config);
+/// The same of each step.
+BatchSchedule batches_of(const AllConfig& config);
 
 /// Takes up a checkpoint's place in the data, if they are the same, or begins these: `now`, which
 /// says what they are, gets `begun`, `position` and `plan`, `run` remarks. `then` may be null.

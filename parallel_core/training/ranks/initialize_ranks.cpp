@@ -5,6 +5,8 @@
 
 #include "autograd/kernels/machine/team.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/batch_rampup.h"
+#include "parallel_core/parallel_state.h"
 #include "parallel_core/training/ranks/equal_configurations.h"
 
 namespace tapestry {
@@ -90,6 +92,7 @@ void initialize_ranks(const AllConfig& config, const std::shared_ptr<ProcessGrou
     check_expert_ranks(config, world->size());
     initialize_model_parallel(model_parallel_sizes(p), world);
   }
+  check_rampup(config, get_data_parallel_world_size());
 }
 
 }  // namespace tapestry

@@ -191,6 +191,12 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
     line["test_loss"] = number(*record.test_loss);
     line["test_perplexity"] = number(std::exp(*record.test_loss));
   }
+  for (const auto& [name, value] : record.eval_values) {
+    line["eval_" + name] = number(value);
+  }
+  for (const auto& [name, value] : record.test_values) {
+    line["test_" + name] = number(value);
+  }
   if (!result.grad_norms.empty()) {
     for (const auto& [name, norm] : result.grad_norms) {
       line["grad_norms"][name] = number(norm);

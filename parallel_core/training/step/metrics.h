@@ -23,6 +23,8 @@ struct StepRecord {
   MemoryStats memory;  ///< of the rank's allocator after the step
   std::optional<double> eval_loss;
   std::optional<double> test_loss;
+  std::map<std::string, double> eval_values;  ///< of metrics beside the loss, by name
+  std::map<std::string, double> test_values;
 
   // What monitor_config has measured, by tag (docs/monitoring.md).
   std::map<std::string, double> values;  ///< of the whole run

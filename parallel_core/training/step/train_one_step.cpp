@@ -110,7 +110,7 @@ std::map<std::string, double> logical_gradient_norms(const nn::Module& model) {
 
 TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
                                    optim::Optimizer& optimizer,
-                                   const optim::Schedule& schedule,
+                                   const optim::Schedule* schedule,
                                    const AllConfig& config,
                                    DistributedDataParallel* data_parallel)
     : network_(network_with_loss),
@@ -130,6 +130,9 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
       log_grad_norms_(config.training_config.log_param_grad_norms),
       overlap_p2p_(config.parallel_config.overlap_p2p_comm),
       gradients_(data_parallel) {
+  if (clip_ && ModuleRegistry::has_item(ModuleType::kGradProcessFunc, clip_->grad_clip_type)) {
+    own_clip_ = ModuleRegistry::get_item<ModuleType::kGradProcessFunc>(clip_->grad_clip_type);
+  }
   if (skips_spikes_ || config.monitor_config.check_for_global_norm) {
     spikes_.emplace(norm_spike_options(config));
   }
@@ -156,18 +159,20 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
 void TrainOneStepCell::count_tokens(const std::vector<data::Batch>& micro_batches,
                                     StepResult& result) {
   const int64_t depths = per_token_ ? network_.tokens_ahead() : 0;
-  std::vector<double> counts(static_cast<size_t>(2 + depths));
+  std::vector<double> counts(static_cast<size_t>(3 + depths));
   for (const data::Batch& batch : micro_batches) {
     counts[0] += token_count(batch);
     counts[1] += static_cast<double>(batch.batch * batch.seq);
+    counts[2] += static_cast<double>(batch.batch);
     for (int64_t depth = 1; depth <= depths; ++depth) {
-      counts[static_cast<size_t>(1 + depth)] += tokens_that_count_ahead(batch, depth);
+      counts[static_cast<size_t>(2 + depth)] += tokens_that_count_ahead(batch, depth);
     }
   }
   sum_over_sequences(counts);
   result.loss_tokens = counts[0];
   result.tokens = static_cast<int64_t>(counts[1]);
-  ahead_tokens_.assign(counts.begin() + 2, counts.end());
+  result.sequences = static_cast<int64_t>(counts[2]);
+  ahead_tokens_.assign(counts.begin() + 3, counts.end());
 }
 
 // What the share of a micro-batch among all ranks' lacks of its share among this rank's own.
@@ -282,7 +287,9 @@ void TrainOneStepCell::clip_scores(const StepResult& result) const {
 
 void TrainOneStepCell::apply_schedule(StepResult& result) {
   const PhaseScope phase("schedule");
-  schedule_.apply(optimizer_, position_);
+  if (schedule_ != nullptr) {
+    schedule_->apply(optimizer_, position_);
+  }
   for (const optim::ParamGroup& group : optimizer_.param_groups()) {
     result.lr.push_back(group.lr.value());
   }
@@ -427,7 +434,13 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
   apply_schedule(result);
   if (result.finite && !result.skipped && !result.set_aside) {
     optim::GradTransform transform{.scale = unscale};
-    if (clip_ && clip_->grad_clip_type == "ClipGlobalNorm") {
+    if (own_clip_) {
+      const optim::GradTransform own = own_clip_(result.grad_norm, clip_->clip_value);
+      check<ValueError>(std::isfinite(own.scale) && own.limit >= 0, "grad_clip_type ",
+                        clip_->grad_clip_type, ": scale ", own.scale, " and limit ", own.limit,
+                        " cannot be applied to gradients");
+      transform = {.scale = unscale * own.scale, .limit = own.limit};
+    } else if (clip_ && clip_->grad_clip_type == "ClipGlobalNorm") {
       transform.scale *= optim::clip_coefficient(result.grad_norm, clip_->clip_value);
     } else if (clip_) {
       transform.limit = clip_->clip_value;
@@ -514,6 +527,9 @@ StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_ba
   const bool left_out = result.skipped || result.set_aside;
   const bool waits = left_out || (!result.finite && !counts_overflows_);
   position_.skipped += waits ? 1 : 0;
+  if (position_.samples) {
+    *position_.samples += waits ? 0 : result.sequences;
+  }
   if (!result.finite || !left_out) {  // a skipped step says nothing of the scale
     scaler_.update(result.finite);
   }

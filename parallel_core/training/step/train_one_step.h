@@ -21,6 +21,7 @@
 #include "parallel_core/distributed/on_demand_gradients.h"
 #include "parallel_core/optimizer/backward_update.h"
 #include "parallel_core/pipeline_parallel/parallel_model.h"
+#include "parallel_core/register.h"
 #include "parallel_core/training/step/forward_step.h"
 #include "parallel_core/training/step/norm_spikes.h"
 #include "parallel_core/training/step/qk_clip.h"
@@ -51,6 +52,7 @@ struct StepResult {
   std::vector<double> lr;      ///< of this update, per group
   double loss_tokens = 0;      ///< sum of the loss masks
   int64_t tokens = 0;          ///< tokens that went through the model
+  int64_t sequences = 0;       ///< the rows that these are
   std::optional<PipelineBubble> bubble;  ///< with more than one stage
   /// Per logical tensor, when asked for; in a pipeline those of all stages on the first, and none
   /// on the others.
@@ -117,14 +119,22 @@ class StepExaminer {
 /// Forward and backward over the micro-batches, unscale, finite check, clip, update, schedules.
 class TrainOneStepCell {
  public:
-  /// All arguments outlive the cell. A step's gradients are there until the next step, or with
-  /// optimizer_in_backward used up one by one; with several data-parallel ranks `data_parallel`
-  /// (get_data_parallel) has them, and ValueError if it is missing.
+  /// All arguments outlive the cell. Without a schedule (null) each group keeps its learning rate
+  /// and weight decay, which the program may change between steps. A step's gradients are there
+  /// until the next step, or with optimizer_in_backward used up one by one; with several
+  /// data-parallel ranks `data_parallel` (get_data_parallel) has them, and ValueError if it is
+  /// missing.
+  TrainOneStepCell(ParallelModel& network_with_loss,
+                   optim::Optimizer& optimizer,
+                   const optim::Schedule* schedule,
+                   const AllConfig& config,
+                   DistributedDataParallel* data_parallel = nullptr);
   TrainOneStepCell(ParallelModel& network_with_loss,
                    optim::Optimizer& optimizer,
                    const optim::Schedule& schedule,
                    const AllConfig& config,
-                   DistributedDataParallel* data_parallel = nullptr);
+                   DistributedDataParallel* data_parallel = nullptr)
+      : TrainOneStepCell(network_with_loss, optimizer, &schedule, config, data_parallel) {}
 
   /// Runs step number `position().seen` (from 0). The micro-batches are those of this rank.
   StepResult operator()(const std::vector<data::Batch>& micro_batches);
@@ -203,7 +213,7 @@ class TrainOneStepCell {
 
   ParallelModel& network_;
   optim::Optimizer& optimizer_;
-  const optim::Schedule& schedule_;
+  const optim::Schedule* schedule_;
   optim::GradScaler scaler_;
   MoEStatistics experts_;
   MaxLogits max_logits_;
@@ -213,6 +223,7 @@ class TrainOneStepCell {
   bool counts_overflows_;  // of the schedules
   std::optional<NormSpikes> spikes_;
   std::optional<GradClipConfig> clip_;
+  GradProcess own_clip_;              // of a registered grad_clip_type
   double ahead_factor_;               // of the loss of each depth ahead
   std::vector<double> ahead_tokens_;  // that count at each depth, on all ranks in this step
   bool per_token_;

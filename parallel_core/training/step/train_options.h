@@ -11,6 +11,7 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/training/step/evaluation_metric.h"
 #include "parallel_core/training/step/metrics.h"
 #include "parallel_core/training/step/step_observer.h"
 #include "parallel_core/training/step/trainer_state.h"
@@ -29,7 +30,11 @@ class TrainingStopped : public ValueError {
 struct TrainOptions {
   data::DataSource* validation = nullptr;  ///< null: no evaluation
   data::DataSource* test = nullptr;        ///< evaluated after the last step; null: not
-  MetricsWriter* metrics = nullptr;        ///< null: no metrics.jsonl
+  /// Computed at every evaluation beside the loss.
+  std::vector<EvaluationMetric> evaluation_metrics = {};
+  /// In place of the library's evaluation; empty: that.
+  EvaluationFunction evaluation = {};
+  MetricsWriter* metrics = nullptr;  ///< null: no metrics.jsonl
   /// See every step when its record is complete, before the log; the same on all ranks.
   std::vector<StepObserver*> observers;
   CheckpointOptions checkpoint;          ///< without a directory: nothing is saved
@@ -37,6 +42,9 @@ struct TrainOptions {
   std::function<bool()> stop_requested;  ///< asked after each step; true ends the run
   /// Of the first step in the data; left out: as many steps as the cell has seen.
   std::optional<data::BatchPosition> start;
+  /// That the run has drawn before it, of whatever data; left out: those of the steps that the cell
+  /// has seen.
+  std::optional<int64_t> samples_done = std::nullopt;
   /// Of the whole run, earlier parts included; left out: as the configuration says.
   std::optional<int64_t> total_steps;
   /// With what the checkpoints keep of the run: what is known before the first step (schedule,

@@ -83,9 +83,13 @@ std::string trainer_state_json(const TrainerState& state) {
   if (state.position.skipped > 0) {
     out["position"]["skipped"] = state.position.skipped;
   }
+  if (state.position.samples) {
+    out["position"]["samples"] = *state.position.samples;
+  }
   out["loss_scaler"] = {{"scale", state.scaler.scale}, {"good_steps", state.scaler.good_steps}};
   out["generator"] = {{"seed", state.generator.seed}, {"offset", state.generator.offset}};
-  out["schedule"] = nlohmann::ordered_json::parse(state.schedule);
+  out["schedule"] = state.schedule.empty() ? nlohmann::ordered_json()
+                                           : nlohmann::ordered_json::parse(state.schedule);
   out["data"] =
       state.data.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json::parse(state.data);
   out["best"] = nlohmann::ordered_json();
@@ -121,13 +125,16 @@ TrainerState parse_trainer_state(const std::string& text, const std::string& sou
   const Members scaler = all.members("loss_scaler");
   const Members generator = all.members("generator");
   TrainerState state;
-  state.position = {.applied = position.count("applied"),
-                    .seen = position.count("seen"),
-                    .skipped = position.has("skipped") ? position.count("skipped") : 0};
+  state.position = {
+      .applied = position.count("applied"),
+      .seen = position.count("seen"),
+      .skipped = position.has("skipped") ? position.count("skipped") : 0,
+      .samples = position.has("samples") ? std::optional(position.count("samples")) : std::nullopt};
   state.scaler = {.scale = scaler.single("scale"), .good_steps = scaler.count("good_steps")};
   state.generator = {.seed = static_cast<uint64_t>(generator.count("seed")),
                      .offset = static_cast<uint64_t>(generator.count("offset"))};
-  state.schedule = all.at("schedule").dump();
+  const json& schedule = all.at("schedule");
+  state.schedule = schedule.is_null() ? std::string() : schedule.dump();
   state.data = all.at("data").is_null() ? std::string() : all.at("data").dump();
   if (!all.at("best").is_null()) {
     const Members best = all.members("best");

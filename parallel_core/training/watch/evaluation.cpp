@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
+#include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/comm/sum_over.h"
+#include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/training/step/forward_step.h"
@@ -18,21 +22,85 @@ namespace tapestry {
 
 std::vector<data::Batch> step_batches(data::DataSource& source,
                                       const AllConfig& config,
-                                      data::BatchPosition position) {
+                                      data::BatchPosition position,
+                                      std::optional<int64_t> micro_batches) {
   const DatasetConfig& d = config.dataset_config;
+  const int64_t count = micro_batches.value_or(d.micro_batch_num);
   std::vector<data::Batch> batches;
-  for (int64_t m = 0; m < d.micro_batch_num; ++m) {
+  for (int64_t m = 0; m < count; ++m) {
     const PhaseScope phase("fetch", m);
-    batches.push_back(source.micro_batch(position, m, d.micro_batch_num, d.batch_size,
-                                         get_data_parallel_rank(), get_data_parallel_world_size()));
+    batches.push_back(source.micro_batch(position, m, count, d.batch_size, get_data_parallel_rank(),
+                                         get_data_parallel_world_size()));
   }
   return batches;
 }
 
-double evaluate(ParallelModel& model,
-                data::DataSource& source,
-                const AllConfig& config,
-                int64_t iterations) {
+namespace {
+
+// The sums of one metric over the micro-batches that this rank has seen; none but on the last
+// stage.
+class MetricSums {
+ public:
+  explicit MetricSums(const EvaluationMetric& metric) : metric_(metric) {}
+
+  void add(const EvaluatedBatch& batch) {
+    const std::vector<double> more = metric_.measure(batch);
+    check<ValueError>(!more.empty() && (sums_.empty() || sums_.size() == more.size()),
+                      "evaluation: the metric ", metric_.name, " has measured ", more.size(),
+                      " numbers in a micro-batch",
+                      sums_.empty() ? std::string(", expected at least one")
+                                    : concat(" and ", sums_.size(), " in another"));
+    sums_.resize(more.size());
+    for (size_t i = 0; i < more.size(); ++i) {
+      sums_[i] += more[i];
+    }
+  }
+
+  // Collective.
+  double value() const {
+    std::array<double, 1> count = {static_cast<double>(sums_.size())};
+    sum_over_pipeline(count);
+    std::vector<double> sums = sums_;
+    sums.resize(static_cast<size_t>(count[0]));
+    sum_over_pipeline(sums);
+    std::array<double, 2> counts = {count[0], count[0] * count[0]};
+    sum_over(get_data_parallel_group(), counts);
+    const auto ranks = static_cast<double>(get_data_parallel_world_size());
+    check<ValueError>(counts[0] * counts[0] == counts[1] * ranks, "evaluation: the metric ",
+                      metric_.name, " measures other numbers of values on other ranks");
+    sum_over(get_data_parallel_group(), sums);
+    if (metric_.value) {
+      return metric_.value(sums);
+    }
+    check<ValueError>(sums.size() == 2, "evaluation: the metric ", metric_.name, " measures ",
+                      sums.size(),
+                      " numbers; without a function of the sums they have to be two, of which the "
+                      "first is divided by the second");
+    return sums[1] != 0 ? sums[0] / sums[1] : 0;
+  }
+
+ private:
+  const EvaluationMetric& metric_;
+  std::vector<double> sums_;
+};
+
+// The logits of a micro-batch, [batch, seq, vocabulary]; undefined on all stages but the last.
+Tensor whole_logits_of(ParallelModel& model, data::Batch batch) {
+  batch.labels.clear();  // a model that sees labels computes the loss
+  const Tensor logits = pipeline_logits(model, batch);
+  if (!logits.defined()) {
+    return logits;
+  }
+  return dense((model.sequence_axis() == 0 ? transpose(logits, 0, 1) : logits).to(kFloat32));
+}
+
+}  // namespace
+
+std::map<std::string, double> evaluate_with(ParallelModel& model,
+                                            data::DataSource& source,
+                                            const AllConfig& config,
+                                            int64_t iterations,
+                                            const std::vector<EvaluationMetric>& metrics) {
   const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
   const int64_t available = std::min(iterations, source.size_in_samples() / batch);
   check<ValueError>(available > 0, "evaluation: the data hold ", source.size_in_samples(),
@@ -43,6 +111,7 @@ double evaluate(ParallelModel& model,
   model.eval();
   double loss = 0;
   double tokens = 0;
+  std::vector<MetricSums> sums(metrics.begin(), metrics.end());
   for (int64_t i = 0; i < available; ++i) {
     const std::vector<data::Batch> micro_batches = step_batches(source, config, {i, i * batch});
     PipelineWork work =
@@ -54,12 +123,31 @@ double evaluate(ParallelModel& model,
     work.forward_only = true;
     work.messages.overlap = config.parallel_config.overlap_p2p_comm;
     get_forward_backward_func(work.chunks)(work);
+    for (size_t m = 0; m < micro_batches.size() && !sums.empty(); ++m) {
+      const Tensor logits = whole_logits_of(model, micro_batches[m]);
+      for (MetricSums& metric : sums) {
+        if (logits.defined()) {
+          metric.add({.batch = micro_batches[m], .logits = logits});
+        }
+      }
+    }
   }
   model.train();
-  std::array<double, 2> sums = {loss, tokens};  // known to the last stage
-  sum_over_pipeline(sums);
-  sum_over(get_data_parallel_group(), sums);
-  return sums[1] > 0 ? sums[0] / sums[1] : 0;
+  std::array<double, 2> all = {loss, tokens};  // known to the last stage
+  sum_over_pipeline(all);
+  sum_over(get_data_parallel_group(), all);
+  std::map<std::string, double> values = {{"loss", all[1] > 0 ? all[0] / all[1] : 0}};
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    values.emplace(metrics[i].name, sums[i].value());
+  }
+  return values;
+}
+
+double evaluate(ParallelModel& model,
+                data::DataSource& source,
+                const AllConfig& config,
+                int64_t iterations) {
+  return evaluate_with(model, source, config, iterations, {}).at("loss");
 }
 
 std::string eval_log_line(const char* part, int64_t step, double loss) {
@@ -70,13 +158,74 @@ std::string eval_log_line(const char* part, int64_t step, double loss) {
   return text;
 }
 
+std::string eval_log_line(const char* part,
+                          int64_t step,
+                          const std::optional<double>& loss,
+                          const std::map<std::string, double>& values) {
+  std::string line = loss ? eval_log_line(part, step, *loss) : concat(part, ": Step:", step);
+  for (const auto& [name, value] : values) {
+    char text[40];
+    std::snprintf(text, sizeof(text), "%.6f", without_nan_sign(value));
+    line += concat(", ", name, ": ", text);
+  }
+  return line;
+}
+
+StepEvaluation::StepEvaluation(ParallelModel& model,
+                               const AllConfig& config,
+                               const TrainOptions& options)
+    : model_(model), config_(config), options_(options) {
+  check_evaluation(config, options.evaluation_metrics, options.evaluation != nullptr);
+}
+
+std::map<std::string, double> StepEvaluation::values_of(data::DataSource& source,
+                                                        int64_t step,
+                                                        bool of_test) {
+  if (!options_.evaluation) {
+    return evaluate_with(model_, source, config_, config_.training_config.eval_iters,
+                         options_.evaluation_metrics);
+  }
+  std::map<std::string, double> values;
+  {
+    const PhaseScope phase("evaluation");
+    const NoGradGuard guard;
+    model_.eval();
+    values = options_.evaluation({.model = model_,
+                                  .source = source,
+                                  .config = config_,
+                                  .metrics = options_.evaluation_metrics,
+                                  .step = step,
+                                  .of_test = of_test});
+    model_.train();
+  }
+  std::string text;  // bits: a value that is not a number equals itself
+  for (const auto& [name, value] : values) {
+    text += concat(name, " ", std::bit_cast<uint64_t>(value), "\n");
+  }
+  for (const std::string& other : all_gather_text(get_world_group(), text)) {
+    check<ValueError>(other == text,
+                      "evaluation: the program's evaluation function has returned other values on "
+                      "another rank; sum over ranks what they compute of their own batches "
+                      "(sum_over)");
+  }
+  return values;
+}
+
 void StepEvaluation::after(FinishedStep& step) {
   const TrainingConfig& t = config_.training_config;
-  if (validation_ != nullptr && t.eval_interval && step.record.step % *t.eval_interval == 0) {
-    step.record.eval_loss = evaluate(model_, *validation_, config_, t.eval_iters);
+  const auto record = [&](data::DataSource& source, bool of_test, std::optional<double>& loss,
+                          std::map<std::string, double>& others) {
+    others = values_of(source, step.record.step, of_test);
+    if (const auto found = others.extract("loss")) {
+      loss = found.mapped();
+    }
+  };
+  if (options_.validation != nullptr && t.eval_interval &&
+      step.record.step % *t.eval_interval == 0) {
+    record(*options_.validation, false, step.record.eval_loss, step.record.eval_values);
   }
-  if (test_ != nullptr && step.is_last) {
-    step.record.test_loss = evaluate(model_, *test_, config_, t.eval_iters);
+  if (options_.test != nullptr && step.is_last) {
+    record(*options_.test, true, step.record.test_loss, step.record.test_values);
   }
 }
 

@@ -104,11 +104,12 @@ void StepLog::log_step(const FinishedStep& step) {
   }
   StaticLogPlace place = place_of_step(step.record.step, length_);
   const double seconds = std::max(step.record.step_time_ms / 1000, 1e-9);
-  place.samples_per_second =
-      static_cast<double>(global_batch_size(config_, get_data_parallel_world_size())) /
-      get_world_group().size() / seconds;
+  const auto batch = static_cast<double>(step.result.sequences);
+  place.samples_per_second = batch / get_world_group().size() / seconds;
   if (flops_ > 0) {
-    place.teraflops = flops_ / seconds / 1e12;
+    const double whole =
+        static_cast<double>(global_batch_size(config_, get_data_parallel_world_size()));
+    place.teraflops = flops_ * batch / whole / seconds / 1e12;
   }
   place.seconds_left = pace.seconds_left;
   log_info(static_step_line(place, step.record, step.result));
@@ -141,11 +142,11 @@ void StepLog::after(FinishedStep& step) {
     log_warning(
         concat("step ", record.step, ": the gradients are not finite, the update was skipped"));
   }
-  if (record.eval_loss) {
-    log_info(eval_log_line("eval", record.step, *record.eval_loss));
+  if (record.eval_loss || !record.eval_values.empty()) {
+    log_info(eval_log_line("eval", record.step, record.eval_loss, record.eval_values));
   }
-  if (record.test_loss) {
-    log_info(eval_log_line("test", record.step, *record.test_loss));
+  if (record.test_loss || !record.test_values.empty()) {
+    log_info(eval_log_line("test", record.step, record.test_loss, record.test_values));
   }
 }
 

@@ -40,8 +40,8 @@ std::string bubble_line(const PipelineBubble& bubble);
 /// once what the first steps say of the run; shows the progress of each step on a terminal.
 class StepLog final : public StepObserver {
  public:
-  /// `flops` of a step on the busiest rank, 0 if that is not known. The configuration outlives the
-  /// object.
+  /// `flops` of a step of the whole batch on the busiest rank, 0 if that is not known. The
+  /// configuration outlives the object.
   StepLog(const AllConfig& config, RunLength length, double flops)
       : config_(config), length_(std::move(length)), flops_(flops), progress_(length_.total) {}
   StepPhase phase() const override { return StepPhase::kLog; }

@@ -282,10 +282,8 @@ void StepMonitor::take_weights(FinishedStep& step) const {
 }
 
 void StepMonitor::take_throughput(FinishedStep& step) const {
-  const auto batch =
-      static_cast<double>(global_batch_size(config_, get_data_parallel_world_size()));
-  const double rate =
-      batch / get_world_group().size() / std::max(step.record.step_time_ms / 1000, 1e-9);
+  const double rate = static_cast<double>(step.result.sequences) / get_world_group().size() /
+                      std::max(step.record.step_time_ms / 1000, 1e-9);
   const double linearity = rate / *monitor_.throughput_baseline;
   step.record.values["throughput_linearity"] = linearity;
   show(step, std::vector<std::string>{"log", "tensorboard"}, "throughput_linearity", linearity);

@@ -67,7 +67,7 @@ std::vector<report::Scalar> step_scalars(const StepRecord& record,
   constexpr double kBillion = 1e9;
   constexpr double kTera = 1e12;
   const double seconds = record.step_time_ms / 1000;
-  const auto batch = static_cast<double>(run.global_batch_size);
+  const auto batch = static_cast<double>(result.sequences);
   const double throughput = batch / seconds / run.ranks;
   std::vector<report::Scalar> scalars;
   for (size_t i = 0; i < result.lr.size(); ++i) {
@@ -90,8 +90,9 @@ std::vector<report::Scalar> step_scalars(const StepRecord& record,
     scalars.push_back({"throughput", throughput});
   }
   if (run.model_flops > 0) {
-    scalars.push_back(
-        {"model-flops-throughput-per-npu", run.model_flops / seconds / run.ranks / kTera});
+    scalars.push_back({"model-flops-throughput-per-npu",
+                       run.model_flops * batch / static_cast<double>(run.global_batch_size) /
+                           seconds / run.ranks / kTera});
   }
   scalars.push_back({"B-samples-per-day", throughput * run.ranks * kDay / kBillion});
   for (const auto& [name, loss] :
@@ -99,6 +100,12 @@ std::vector<report::Scalar> step_scalars(const StepRecord& record,
     if (loss) {
       scalars.push_back({concat(name, "-loss"), *loss});
       scalars.push_back({concat(name, "-perplexity"), std::exp(*loss)});
+    }
+  }
+  for (const auto& [part, values] :
+       {std::pair{"eval", &record.eval_values}, std::pair{"test", &record.test_values}}) {
+    for (const auto& [name, value] : *values) {
+      scalars.push_back({concat(part, "-", name), value});
     }
   }
   return scalars;
@@ -111,6 +118,7 @@ bool is_over_samples(const std::string& tag) {
 TensorBoardLog::TensorBoardLog(const AllConfig& config, const TensorBoardRun& run)
     : config_(config),
       run_(run),
+      samples_(run.samples_done),
       moved_to_(prepare_folder(config.tensorboard, run)),
       writer_(concat(*config.tensorboard.tensorboard_dir, "/", rank_folder(run.rank)),
               config.tensorboard.tensorboard_queue_size) {}
@@ -147,6 +155,7 @@ void TensorBoardLog::after(FinishedStep& step) {
   if (!values.empty()) {
     scalars(step.record.step, values);
   }
+  samples_ += step.result.sequences;
   if (run_.rank != 0) {
     return;
   }
@@ -156,9 +165,7 @@ void TensorBoardLog::after(FinishedStep& step) {
       over_samples.push_back({value.tag + std::string(report::kOverSamples), value.value});
     }
   }
-  const int64_t samples =
-      run_.samples_done + (step.record.step - run_.steps_done) * run_.global_batch_size;
-  writer_.scalars(samples, over_samples);
+  writer_.scalars(samples_, over_samples);
 }
 
 void TensorBoardLog::histograms(int64_t step,

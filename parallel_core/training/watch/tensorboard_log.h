@@ -18,7 +18,7 @@ struct TensorBoardRun {
   int rank = 0;
   int ranks = 1;
   int64_t global_batch_size = 1;
-  double model_flops = 0;  ///< of a step; 0: not known
+  double model_flops = 0;  ///< of a step of that batch; 0: not known
   /// Steps that the run has done before, whose events stay; 0: it is a new one, and the events of
   /// another are moved aside.
   int64_t steps_done = 0;
@@ -64,6 +64,7 @@ class TensorBoardLog final : public StepObserver {
 
   const AllConfig& config_;
   TensorBoardRun run_;
+  int64_t samples_;  // that the run has trained on
   std::string moved_to_;
   report::EventWriter writer_;
   bool begun_ = false;

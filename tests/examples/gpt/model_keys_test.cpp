@@ -120,6 +120,38 @@ TEST_F(ModelKeysTest, DataInTheFolderOfTheDefaultTextAreNotPassedOver) {
   }
 }
 
+// Whichever key names it, a folder with data that are not read is named with what lies there, and
+// nothing is written into it.
+TEST_F(ModelKeysTest, FoldersOfOtherDataAreToldByWhatLiesThere) {
+  dir_.write("steps/step_0/rank_0/tokens.npy", "x");
+  dir_.write("set/own.idx", "x");
+  dir_.write("set/own.bin", "x");
+  const std::string steps_key =
+      "step_0 is a recorded step; ... dataset_config.step_data_dir: steps";
+  const std::string set_key = "own.idx is a data set; ... dataset_config.data_path: set/own";
+  const std::pair<std::string, std::string> cases[] = {
+      {"data_path=steps", steps_key},
+      {"data_path=set", set_key},
+      {"data_path=null --set dataset_config.train_data_path=steps", steps_key},
+      {"data_path=null --set dataset_config.text=steps", steps_key},
+      {"data_path=null --set dataset_config.sft_data_path=set", set_key},
+      {"data_path=null --set dataset_config.step_data_dir=set", set_key},
+      {"data_path=null --set dataset_config.text=text.txt --set dataset_config.dataset_dir=steps",
+       steps_key},
+      {"data_path=null --set dataset_config.text=text.txt --set dataset_config.dataset_dir=set",
+       set_key}};
+  const auto before = tree();
+  for (const auto& [keys, said_of_it] : cases) {
+    EXPECT_EQ(pretrain("--config_path run.yaml --set training_config.output_dir=output --set "
+                       "dataset_config.split=969,30,1 --set dataset_config." +
+                       keys),
+              2)
+        << keys << said();
+    EXPECT_THAT(out_ + err_, Says(said_of_it)) << keys;
+    EXPECT_EQ(tree(), before) << keys;
+  }
+}
+
 TEST_F(ModelKeysTest, WhatIsRefusedForGoodNamesAnAlternative) {
   expect_refused("model_config.attn_mask_type=no_mask", "see the one that it has");
   expect_refused("model_config.out_hidden_size=8", "residual stream of ... hidden_size 16");

@@ -428,6 +428,7 @@ const std::vector<Case> kCases = {
      data("  data_path: a\n  train_data_path: b\n"),
      {"f.yaml:6:20", "given beside data_path"}},
     {"TextBesideData", data("  data_path: a\n  text: b.txt\n"), {"given beside data_path"}},
+    {"SamplesWithoutSteps", data("  step_data_as_samples: True\n"), {"without step_data_dir"}},
     {"TextBesideSteps", data("  text: b.txt\n  step_data_dir: c\n"), {"given beside text"}},
     {"ValidWithoutTrain", data("  valid_data_path: a\n"), {"train_data_path ... beside it"}},
     {"TestWithoutTrain", data("  test_data_path: a\n"), {"train_data_path ... beside it"}},

@@ -38,6 +38,11 @@ TEST(StaticNames, RecordedSteps) {
       "train_dataset_task:\n  type: NumpyDataloader\n");
   EXPECT_EQ(config.dataset_config.step_data_dir, "steps");
   EXPECT_EQ(config.dataset_config.shuffle, false);
+  EXPECT_TRUE(config.dataset_config.step_data_as_samples);  // as NumpyDataloader batches them
+  EXPECT_FALSE(load_static("train_dataset:\n  data_loader:\n    dataset_dir: steps\n")
+                   .dataset_config.step_data_as_samples);
+  EXPECT_THAT(complaints("train_dataset_task:\n  type: CausalLanguageModelDataset\n"),
+              HasSubstr("has no counterpart: of a folder only recorded steps are read"));
 }
 
 // As the guides have them: in parallel_config, and in the model's section.

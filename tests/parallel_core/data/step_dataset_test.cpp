@@ -94,6 +94,62 @@ TEST_F(StepDatasetTest, RanksOfOneModelHaveTheSameRows) {
                "step_1: rank_1 has other rows than rank_0");
 }
 
+TEST_F(StepDatasetTest, FoldersOfAnotherJobsRanksCountOnce) {
+  // Four ranks, two models; this run has one rank and does not know their layout.
+  for (const int64_t step : {0, 1}) {
+    for (const int64_t rank : {0, 1, 2, 3}) {
+      write_step(dir_.path(), step, rank, rows_of(step, rank < 2 ? 0 : 2, 2));
+    }
+  }
+  StepDataSource known(dir_.path(), StepDataSource::Options{.batch = 4, .repeats = true});
+  EXPECT_EQ(known.copies(), 2);
+  EXPECT_EQ(known.rows_until(2), 8);
+  EXPECT_EQ(known.micro_batch({1, 4}, 0, 1, 4, 0, 1).tokens, rows_of(1, 0, 4).tokens);
+  EXPECT_EQ(known.epoch(7), 0);
+  EXPECT_EQ(known.epoch(8), 1);
+  // By content alone, where steps have any number of rows.
+  StepDataSource samples(dir_.path(), StepDataSource::Options{.repeats = true, .as_samples = true});
+  EXPECT_EQ(samples.copies(), 2);
+  const Batch batch = samples.micro_batch({0, 3}, 0, 1, 3, 0, 1);
+  EXPECT_THAT(batch.sample_ids, ElementsAre(3, 4, 5));
+  EXPECT_EQ(batch.tokens[0], 30);
+  EXPECT_EQ(batch.tokens[3], 100);
+  EXPECT_EQ(batch.origin(0).recorded->file, dir_.file("step_0/rank_2/tokens.npy"));
+  EXPECT_EQ(batch.origin(0).recorded->row, 1);
+  // One of them has other rows.
+  write_step(dir_.path(), 2, 0, rows_of(2, 0, 2));
+  for (const int64_t rank : {1, 2, 3}) {
+    write_step(dir_.path(), 2, rank, rows_of(2, 2, 2));
+  }
+  StepDataSource odd(dir_.path(), StepDataSource::Options{.batch = 4});
+  EXPECT_ERROR(odd.micro_batch({2, 8}, 0, 1, 4, 0, 1), ValueError,
+               "step_2: has 8 rows, but the run needs 4");
+  StepDataSource odd_samples(dir_.path(), StepDataSource::Options{.as_samples = true});
+  EXPECT_ERROR(odd_samples.micro_batch({2, 8}, 0, 1, 2, 0, 1), ValueError,
+               "step_2: in the first step each of the ranks' rows is there 2 times");
+  EXPECT_ERROR(odd_samples.micro_batch({3, 12}, 0, 1, 2, 0, 1), IndexError,
+               "sample 14 is asked for, but there are 12 rows");
+}
+
+TEST_F(StepDatasetTest, EveryLayoutTakesTheSameSamples) {
+  store(1);
+  StepDataSource source(dir_.path(), StepDataSource::Options{.repeats = true, .as_samples = true});
+  EXPECT_EQ(source.copies(), 1);
+  for (const auto& [num, size, dp] :
+       std::vector<std::array<int64_t, 3>>{{1, 3, 2}, {3, 1, 2}, {1, 6, 1}, {6, 1, 1}, {1, 1, 6}}) {
+    std::vector<int64_t> rows;
+    for (int64_t rank = 0; rank < dp; ++rank) {
+      for (int64_t m = 0; m < num; ++m) {
+        const Batch batch = source.micro_batch({3, 21}, m, num, size, rank, dp);
+        for (int64_t row = 0; row < size; ++row) {
+          rows.push_back(batch.tokens[static_cast<size_t>(3 * row)]);
+        }
+      }
+    }
+    EXPECT_THAT(rows, ElementsAre(610, 620, 630, 100, 110, 120));
+  }
+}
+
 TEST_F(StepDatasetTest, TheFirstFolderFeedsTheFirstStep) {
   for (const int64_t first : {0, 1}) {
     const TempDir dir;
@@ -158,6 +214,10 @@ TEST_F(StepDatasetTest, EveryLayoutReplaysTheSameRows) {
 
 TEST_F(StepDatasetTest, GapsAndOddNamesAreErrors) {
   EXPECT_ERROR(source(), IoError, "has no folders step_N");
+  dir_.write("own.idx", "");
+  EXPECT_ERROR(source(), IoError,
+               "own.idx is a data set; to train on it set dataset_config.data_path");
+  std::filesystem::remove(dir_.file("own.idx"));
   EXPECT_ERROR(StepDataSource(dir_.file("none"), 0), IoError, "none: ... cannot be read");
   write_step(dir_.path(), 2, 0, rows_of(2, 0, 1));
   EXPECT_ERROR(source(), IoError, "begins with step_2");

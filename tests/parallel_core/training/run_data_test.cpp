@@ -355,8 +355,6 @@ TEST_F(RecordedRunTest, GoesOnAtTheNextStep) {
   const data::Batch batch = second.train->micro_batch(second.start, 0, 1, 2, 0, 1);
   EXPECT_EQ(batch.tokens[0], 16 * 8);
   EXPECT_EQ(batch.sample_ids, (std::vector<int64_t>{14, 15}));
-  EXPECT_ERROR(resume(recorded({"training_config.training_iters=21"}), state), ValueError,
-               "holds 20 steps, the run has 21");
   // Steps may be added.
   record(21, 25);
   RunData third = resume(recorded({"training_config.training_iters=25"}), state);
@@ -370,12 +368,75 @@ TEST_F(RecordedRunTest, GoesOnAtTheNextStep) {
   EXPECT_EQ(fresh.start, BatchPosition{});
   EXPECT_EQ(fresh.opened.in_run(), (BatchPosition{7, 14}));
   EXPECT_EQ(fresh.train->micro_batch(fresh.start, 0, 1, 2, 0, 1).tokens[0], 16 + 3);
-  EXPECT_ERROR(
-      resume(recorded({"training_config.new_dataset=True", "training_config.training_iters=33"}),
-             state),
-      ValueError, "holds 25 steps, the run has 26");  // 33 less the 7 that are behind it
+  const RunData longer = resume(
+      recorded({"training_config.new_dataset=True", "training_config.training_iters=33"}), state);
+  EXPECT_THAT(longer.remarks, Contains(HasSubstr("holds 25 steps, the run has 26")));  // 33 less 7
   EXPECT_ERROR(resume(config(of(store("d", 100))), state), ValueError,
                "they were dataset_config.step_data_dir");
+}
+
+TEST_F(RecordedRunTest, StepsComeAgainBehindTheLastOne) {
+  record(1, 3);
+  RunData run = open_data(recorded({"training_config.training_iters=7"}));
+  EXPECT_THAT(run.remarks, ElementsAre(AllOf(HasSubstr("holds 3 steps, the run has 7"),
+                                             HasSubstr("the first one comes again"))));
+  for (int64_t step = 0; step < 7; ++step) {
+    const data::Batch batch = run.train->micro_batch({step, 2 * step}, 0, 1, 2, 0, 1);
+    EXPECT_EQ(batch.tokens[0], 16 * (step % 3 + 1));
+    EXPECT_EQ(batch.sample_ids, (std::vector<int64_t>{2 * step, 2 * step + 1}));
+    EXPECT_EQ(run.train->epoch(2 * step), step / 3);
+  }
+  // As many epochs as were asked for.
+  EXPECT_EQ(data::batches_until_epoch(*run.train, 0, 2, 2), 6);
+  EXPECT_EQ(data::batches_until_epoch(*run.train, 8, 2, 2), 2);
+  // Without a need for it nothing is said.
+  EXPECT_THAT(open_data(recorded({"training_config.training_iters=3"})).remarks, IsEmpty());
+}
+
+TEST_F(RecordedRunTest, StepsThatAreAddedCountForRunsThatHaveNotBegunAgain) {
+  record(1, 3);
+  const RunData run = open_data(recorded({"training_config.training_iters=20"}));
+  const DataState before = after(run, 3);
+  const DataState again = after(run, 4);
+  record(4, 5);
+  const auto next = [&](const DataState& state) {
+    RunData resumed = resume(recorded({"training_config.training_iters=20"}), state);
+    return std::pair(resumed.train->micro_batch(resumed.start, 0, 1, 2, 0, 1).tokens[0],
+                     resumed.opened.recorded->steps);
+  };
+  EXPECT_EQ(next(before), std::pair(int64_t{16 * 4}, int64_t{5}));
+  EXPECT_EQ(next(again), std::pair(int64_t{16 * 2}, int64_t{3}));
+  EXPECT_THAT(resume(recorded({"training_config.training_iters=20"}), again).remarks,
+              Contains(HasSubstr("the 2 steps behind the first 3 were added")));
+}
+
+TEST_F(RecordedRunTest, RowsCanBeTakenOneAfterTheOther) {
+  record(1, 3);  // 2 rows each
+  const auto keys = [&](const std::string& iters) {
+    return recorded({"dataset_config.step_data_as_samples=True",
+                     "training_config.training_iters=" + iters, "dataset_config.batch_size=4"});
+  };
+  RunData run = open_data(keys("4"));
+  EXPECT_THAT(run.remarks, Contains(HasSubstr("6 rows are taken one after the other, 4 a step")));
+  std::vector<int64_t> firsts;
+  for (int64_t step = 0; step < 4; ++step) {
+    const data::Batch batch = run.train->micro_batch({step, 4 * step}, 0, 1, 4, 0, 1);
+    EXPECT_EQ(batch.sample_ids[3], 4 * step + 3);
+    for (int64_t row = 0; row < 4; ++row) {
+      firsts.push_back(batch.tokens[static_cast<size_t>(8 * row)]);
+      EXPECT_EQ(batch.origin(row).recorded->row, (4 * step + row) % 2);
+    }
+  }
+  EXPECT_EQ(firsts,
+            (std::vector<int64_t>{16, 24, 32, 40, 48, 56, 16, 24, 32, 40, 48, 56, 16, 24, 32, 40}));
+  EXPECT_EQ(run.train->epoch(5), 0);
+  EXPECT_EQ(run.train->epoch(6), 1);
+  EXPECT_EQ(resume(keys("4"), after(run, 2)).start.step, 2);
+  EXPECT_ERROR(resume(recorded(), after(run, 2)), ValueError,
+               "step_data_as_samples is False; it was True");
+  EXPECT_ERROR(
+      open_data(recorded({"dataset_config.batch_size=4"})).train->micro_batch({}, 0, 1, 4, 0, 1),
+      ValueError, "step_data_as_samples: True takes rows one after the other");
 }
 
 }  // namespace

@@ -34,6 +34,7 @@ StepResult some_result() {
   result.loss_scale = 1024;
   result.grad_norm = 0.75;
   result.lr = {1e-3, 1e-3, 5e-4};
+  result.sequences = 32;
   return result;
 }
 
@@ -55,6 +56,18 @@ TEST(StepScalars, HaveTheUsualNamesAndUnits) {
   for (const auto& [tag, value] : expected) {
     EXPECT_DOUBLE_EQ(values.at(tag), value) << tag;
   }
+}
+
+// A step whose batch is still to grow.
+TEST(StepScalars, RatesAreOfTheSequencesThatTheStepHad) {
+  const StepRecord record{.step = 3, .step_time_ms = 500};
+  const TensorBoardRun run{.ranks = 4, .global_batch_size = 32, .model_flops = 6e12};
+  StepResult result = some_result();
+  result.sequences = 8;
+  const auto values = by_tag(step_scalars(record, result, {}, run));
+  EXPECT_DOUBLE_EQ(values.at("batch-size"), 8);
+  EXPECT_DOUBLE_EQ(values.at("model-flops-throughput-per-npu"), 0.75);
+  EXPECT_DOUBLE_EQ(values.at("B-samples-per-day"), 16 * 86400 / 1e9);
 }
 
 TEST(StepScalars, LossScaleAndTimersAreAskedFor) {
@@ -81,6 +94,7 @@ class TensorBoardLogTest : public ::testing::Test {
     for (int64_t step = run.steps_done + 1; step <= last; ++step) {
       FinishedStep finished{.record = {.step = step, .step_time_ms = 1}, .result = some_result()};
       finished.result.loss = static_cast<double>(step);
+      finished.result.sequences = 8;
       log.after(finished);
     }
   }
