@@ -128,10 +128,11 @@ TEST_P(RecomputedLayers, TrainToTheSameBits) {
                     "model_config.apply_residual_connection_post_norm=True"});
   const std::vector<Form>& all = forms();
   const Overrides gemma = testing::gemma4_moe();
-  for (const Overrides* model : {&kFull, &half, &composed, &gemma}) {
+  const Overrides streams = joined(half, {"model_config.enable_hyper_connections=True"});
+  for (const Overrides* model : {&kFull, &half, &composed, &gemma, &streams}) {
     const ModelRun plain = train(GetParam(), *model);
     for (const Form& form : all) {
-      if (model != &kFull && !form.for_all_models) {
+      if (model != &kFull && model != &streams && !form.for_all_models) {
         continue;
       }
       SCOPED_TRACE(concat(form.name, ", ", model->back()));
