@@ -180,6 +180,12 @@ LayerOp set_mixer_costs(const TransformerConfig& model,
   return LayerOp::kMixerNorm;
 }
 
+// What makes the gates of a layer's hyper-connections, and with them is kept in any case, as the
+// statistics of norms are.
+double kept_logits(const Sizes& s) {
+  return s.streams > 1 ? 2 * 4 * s.piece * (s.streams * (s.streams + 2) + 1) : 0;
+}
+
 // Of hyper-connections: each block reads a mixture, with its gates, and its result is kept for the
 // gradients of those by which it is written.
 void set_stream_costs(const TransformerConfig& model,
@@ -188,7 +194,7 @@ void set_stream_costs(const TransformerConfig& model,
                       std::array<OpCost, kOps>& ops) {
   const auto cost = [&](LayerOp op) -> OpCost& { return ops[static_cast<size_t>(op)]; };
   const double gates = s.streams * (s.streams + 2);
-  const double numbers = 4 * s.piece * (2 * gates + 1);
+  const double numbers = 4 * s.piece * gates;
   const double flops = 2 * s.piece * gates * s.streams * s.hidden;
   const auto reads = [&](LayerOp op, std::vector<LayerOp> inputs) {
     set_cost(ops, op, s.piece * s.hidden * s.residual + numbers, true, flops, std::move(inputs));
@@ -324,6 +330,7 @@ LayerCost layer_cost(const AllConfig& config,
   if (mixer_kind(config.model_config, layer) == MixerKind::kAttention) {
     cost.kept += 4 * s.tokens * s.heads;  // sums of exponentials
   }
+  cost.kept += kept_logits(s);
   const double input = s.piece * s.streams * s.hidden * s.residual;
   if (!policy.full || policy.keeps_input) {
     const bool sliced = policy.full && policy.slices_input && s.piece == s.tokens;

@@ -8,8 +8,8 @@ namespace tapestry::config {
 
 void resolve_hyper_connections(Resolution& r) {
   constexpr const char* kEnabled = "model_config.enable_hyper_connections";
-  const AllConfig& config = r.config();
-  const TransformerConfig& model = config.model_config;
+  AllConfig& config = r.config();
+  TransformerConfig& model = config.model_config;
   if (!r.sound({kEnabled})) {
     return;
   }
@@ -18,6 +18,7 @@ void resolve_hyper_connections(Resolution& r) {
                             "mhc_init_gating_factor", "mhc_layernorm_epsilon"}) {
       r.idle(concat("model_config.", key), "without enable_hyper_connections");
     }
+    model.hyper_connections = {};
     return;
   }
   const auto refuse = [&](const char* key, bool refused, const std::string& message) {
