@@ -1,11 +1,11 @@
-#include "autograd/kernels/hyper_connection.h"
+#include "autograd/kernels/streams/hyper_connection.h"
 
 #include <type_traits>
 
-#include "autograd/kernels/hyper_connection_rows.h"
 #include "autograd/kernels/isa/row_io.h"
 #include "autograd/kernels/isa/stream_gates.h"
 #include "autograd/kernels/isa/stream_products.h"
+#include "autograd/kernels/streams/hyper_connection_rows.h"
 
 // Streams are read in panels of columns, which pass through buffers of the type computed in, unless
 // they are of it. What a token has few numbers of, its gates, is computed for kStreamLanes tokens

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "autograd/kernels/hyper_connection_rows.h"
 #include "autograd/kernels/isa/vector_math.h"
+#include "autograd/kernels/streams/hyper_connection_rows.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 namespace {

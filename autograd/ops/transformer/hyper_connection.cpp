@@ -3,7 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "autograd/kernels/hyper_connection.h"
+#include "autograd/kernels/streams/hyper_connection.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/matmul.h"

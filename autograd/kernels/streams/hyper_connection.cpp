@@ -1,19 +1,19 @@
-#include "autograd/kernels/hyper_connection.h"
+#include "autograd/kernels/streams/hyper_connection.h"
 
 #include <algorithm>
 #include <cassert>
 #include <vector>
 
-#include "autograd/kernels/hyper_connection_rows.h"
 #include "autograd/kernels/machine/ceil_div.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/machine/scratch.h"
+#include "autograd/kernels/streams/hyper_connection_rows.h"
 
 namespace tapestry::kernels {
 
 namespace {
 
-namespace streams {
+namespace hyper_connections {
 
 [[maybe_unused]] bool fits(const HyperConnectionShape& s) {
   return is_floating(s.dtype) && s.streams > 0 && s.streams <= kMostStreams && s.hidden > 0;
@@ -64,37 +64,38 @@ void sum_over_tokens(const HyperConnectionReadBackward& call, const C* dz) {
   }
 }
 
-}  // namespace streams
+}  // namespace hyper_connections
 
 }  // namespace
 
 void hyper_connection_read(const HyperConnectionRead& call) {
-  assert(streams::fits(call.shape));
+  assert(hyper_connections::fits(call.shape));
   const auto run = TAPESTRY_DISPATCH(hyper_connection_read_rows);
-  streams::for_tokens(call.shape, 0, [&](int64_t begin, int64_t end, void* buffer) {
+  hyper_connections::for_tokens(call.shape, 0, [&](int64_t begin, int64_t end, void* buffer) {
     run(call, begin, end, buffer);
   });
 }
 
 void hyper_connection_read_backward(const HyperConnectionReadBackward& call) {
   const HyperConnectionShape& s = call.shape;
-  assert(streams::fits(s));
+  assert(hyper_connections::fits(s));
   const int64_t m = s.gates();
-  const Scratch dz = streams::elements(s, s.rows * m);
-  const Scratch dq = streams::elements(s, s.rows * m);
+  const Scratch dz = hyper_connections::elements(s, s.rows * m);
+  const Scratch dq = hyper_connections::elements(s, s.rows * m);
   const auto logits = TAPESTRY_DISPATCH(hyper_connection_logit_gradients);
   const auto rows = TAPESTRY_DISPATCH(hyper_connection_stream_gradients);
-  streams::for_tokens(s, call.maker.iterations, [&](int64_t begin, int64_t end, void* buffer) {
-    logits(call, begin, end, dz.get(), dq.get(), buffer);
-    if (call.dx != nullptr) {
-      rows(call, begin, end, dq.get(), buffer);
-    }
-  });
+  hyper_connections::for_tokens(s, call.maker.iterations,
+                                [&](int64_t begin, int64_t end, void* buffer) {
+                                  logits(call, begin, end, dz.get(), dq.get(), buffer);
+                                  if (call.dx != nullptr) {
+                                    rows(call, begin, end, dq.get(), buffer);
+                                  }
+                                });
   if (call.dbias != nullptr || call.dalpha != nullptr) {
     if (s.dtype == kFloat64) {
-      streams::sum_over_tokens(call, static_cast<const double*>(dz.get()));
+      hyper_connections::sum_over_tokens(call, static_cast<const double*>(dz.get()));
     } else {
-      streams::sum_over_tokens(call, static_cast<const float*>(dz.get()));
+      hyper_connections::sum_over_tokens(call, static_cast<const float*>(dz.get()));
     }
   }
   if (call.dweight == nullptr) {
@@ -104,7 +105,7 @@ void hyper_connection_read_backward(const HyperConnectionReadBackward& call) {
   const int64_t tasks = ceil_div(s.width(), kWeightColumns);
   const int64_t grain = std::max<int64_t>(kGrainSize / (s.rows * m * kWeightColumns + 1), 1);
   parallel_for(tasks, grain, [&](int64_t begin, int64_t end) {
-    const Scratch buffer = streams::elements(s, weight_gradient_buffer(s));
+    const Scratch buffer = hyper_connections::elements(s, weight_gradient_buffer(s));
     for (int64_t task = begin; task < end; ++task) {
       const int64_t first = task * kWeightColumns;
       columns(call, first, std::min(kWeightColumns, s.width() - first), dq.get(), buffer.get());
@@ -113,17 +114,17 @@ void hyper_connection_read_backward(const HyperConnectionReadBackward& call) {
 }
 
 void hyper_connection_write(const HyperConnectionWrite& call) {
-  assert(streams::fits(call.shape));
+  assert(hyper_connections::fits(call.shape));
   const auto run = TAPESTRY_DISPATCH(hyper_connection_write_rows);
-  streams::for_tokens(call.shape, 0, [&](int64_t begin, int64_t end, void* buffer) {
+  hyper_connections::for_tokens(call.shape, 0, [&](int64_t begin, int64_t end, void* buffer) {
     run(call, begin, end, buffer);
   });
 }
 
 void hyper_connection_write_backward(const HyperConnectionWriteBackward& call) {
-  assert(streams::fits(call.shape));
+  assert(hyper_connections::fits(call.shape));
   const auto run = TAPESTRY_DISPATCH(hyper_connection_write_gradients);
-  streams::for_tokens(call.shape, 0, [&](int64_t begin, int64_t end, void* buffer) {
+  hyper_connections::for_tokens(call.shape, 0, [&](int64_t begin, int64_t end, void* buffer) {
     run(call, begin, end, buffer);
   });
 }

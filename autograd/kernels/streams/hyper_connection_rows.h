@@ -1,8 +1,8 @@
 // What hyper_connection.cpp hands to the loops of isa/hyper_connection.cpp.
 #pragma once
 
-#include "autograd/kernels/hyper_connection.h"
 #include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/streams/hyper_connection.h"
 
 namespace tapestry::kernels {
 
