@@ -49,13 +49,13 @@ Distribution distribution_of(const InitMethod& init, const nn::LogicalTensor& lo
   }
 }
 
-// What start values of decays are made of; true if `init` is one of these.
-bool fill_logarithms(const InitMethod& init,
-                     const RandomKey& key,
-                     uint64_t first,
-                     uint64_t number,
-                     int64_t n,
-                     float* y) {
+// What follows from the numbers of the elements; true if `init` is of that kind.
+bool fill_by_number(const InitMethod& init,
+                    const RandomKey& key,
+                    uint64_t first,
+                    uint64_t number,
+                    int64_t n,
+                    float* y) {
   if (init.kind == InitMethod::Kind::kLogUniform) {
     kernels::fill_uniform(kFloat32, n, key.seed, key.stream, first, 0.01, init.value, y);
     std::transform(y, y + n, y, [](float u) { return std::log(u); });
@@ -65,6 +65,10 @@ bool fill_logarithms(const InitMethod& init,
     for (int64_t i = 0; i < n; ++i) {
       y[i] = std::log(static_cast<float>(number + 1 + static_cast<uint64_t>(i)));
     }
+    return true;
+  }
+  if (init.kind == InitMethod::Kind::kGiven) {
+    std::copy_n(init.given.begin() + static_cast<int64_t>(number), n, y);
     return true;
   }
   return false;
@@ -95,6 +99,10 @@ void fill_slice(
     std::fill(out, out + (end - begin), static_cast<float>(part.init.value));
     return;
   }
+  check<ValueError>(part.init.kind != InitMethod::Kind::kGiven ||
+                        std::ssize(part.init.given) == logical.shape.numel(),
+                    logical.name, ": ", part.init.given.size(), " start values are given for ",
+                    logical.shape);
   const Distribution distribution = distribution_of(part.init, logical);
   const Shape& local = logical.local_shape();
   const Shape& global = logical.shape;
@@ -120,7 +128,7 @@ void fill_slice(
     const int64_t count = std::min(run - inside, end - done);
     const auto number = static_cast<uint64_t>(first);
     float* const y = out + (done - begin);
-    if (!fill_logarithms(part.init, key, key.offset + number, number, count, y)) {
+    if (!fill_by_number(part.init, key, key.offset + number, number, count, y)) {
       fill(distribution, key, key.offset + number, count, y);
     }
     done += count;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nn/parameter.h"
@@ -21,12 +22,17 @@ struct InitMethod {
     kHeNormal,       ///< standard deviation sqrt(2 / in)
     kLogUniform,     ///< ln of a number that is uniform between 0.01 and `value`
     kLogCount,       ///< ln 1, ln 2, ..: of an element its number, from 1, in the whole tensor
+    kGiven,          ///< `given`, the elements of the whole tensor
   };
   Kind kind = Kind::kNormal;
-  double value = 0;  ///< the constant, the standard deviation, or for the last three a factor
+  double value = 0;  ///< the constant, the standard deviation, or for those of a matrix a factor
+  std::vector<float> given = {};
 
   static InitMethod normal(double std) { return {Kind::kNormal, std}; }
   static InitMethod constant(double value) { return {Kind::kConstant, value}; }
+  static InitMethod numbers(std::vector<float> given) {
+    return {Kind::kGiven, 0, std::move(given)};
+  }
 };
 
 /// One logical tensor and its start values.
@@ -42,7 +48,7 @@ LogicalInit whole(std::string name, const Shape& shape, InitMethod init);
 /// global tensor is number i of the stream of its name, whatever parameter it is cut into and
 /// whichever slice this rank holds. What belongs to no logical tensor is 0. Without memory of its
 /// own where DeferInitialValues says so. ValueError for an InitMethod that needs a matrix of a
-/// tensor that is none.
+/// tensor that is none, or gives another number of elements.
 Tensor initial_value(const Shape& shape, const std::vector<LogicalInit>& parts);
 
 /// The logical tensors alone, for Parameter::set_logical.

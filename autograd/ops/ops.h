@@ -22,6 +22,7 @@
 #include "autograd/ops/transformer/gated_norm.h"
 #include "autograd/ops/transformer/grouped_linear.h"
 #include "autograd/ops/transformer/grouped_linear_quantized.h"
+#include "autograd/ops/transformer/hyper_connection.h"
 #include "autograd/ops/transformer/moe_permute.h"
 #include "autograd/ops/transformer/quantized_matrix.h"
 #include "autograd/ops/transformer/rope.h"

@@ -34,7 +34,7 @@ constexpr std::array<Names, 8> kModulesTop = {
 // Behind "layers.I." and "language_model.encoder.layers.I.".
 // Logical tensors that are of one parameter stand in the order of its rows, but for those of
 // qkv_proj.
-constexpr std::array<Names, 59> kModulesLayer = {
+constexpr std::array<Names, 63> kModulesLayer = {
     {{"linear_attention.wq.", "linear_attention.in_proj."},
      {"linear_attention.wk.", "linear_attention.in_proj."},
      {"linear_attention.wv.", "linear_attention.in_proj."},
@@ -75,6 +75,10 @@ constexpr std::array<Names, 59> kModulesLayer = {
      {"per_layer_projection.", "per_layer_projection."},
      {"per_layer_norm.", "per_layer_norm."},
      {"layer_scalar", "layer_scalar"},
+     {"hyper_connection.attention.alpha.weight", "attention_hyper_connection.alpha"},
+     {"hyper_connection.attention.", "attention_hyper_connection."},
+     {"hyper_connection.feed_forward.alpha.weight", "mlp_hyper_connection.alpha"},
+     {"hyper_connection.feed_forward.", "mlp_hyper_connection."},
      {"mtp.", "mtp."},
      {"attention.wq_a.", "attention.q_a_proj."},
      {"attention.wq_b.", "attention.q_b_proj."},

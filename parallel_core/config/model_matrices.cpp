@@ -75,6 +75,21 @@ class MatrixList {
     }
   }
 
+  void add_hyper_connections() {
+    if (!config_.hyper_connections.enabled) {
+      return;
+    }
+    const int64_t n = residual_streams(config_);
+    const Shape shape = {n * (n + 2),
+                         checked_product(n, config_.hidden_size, "num_residual_streams")};
+    for (const auto& [module, block] : {std::pair{"attention_hyper_connection", "attention"},
+                                        std::pair{"mlp_hyper_connection", "feed_forward"}}) {
+      const std::string name = concat("hyper_connection.", block);
+      add(module, name, MatrixRole::kStreams, shape).has_bias = true;
+      add(module, name + ".alpha", MatrixRole::kVector, {3});
+    }
+  }
+
   // Behind the MLP.
   void add_per_layer() {
     const int64_t size = config_.per_layer_embedding_size;
@@ -451,6 +466,10 @@ MixerWidths mixer_widths(const TransformerConfig& config,
   return w;
 }
 
+int64_t residual_streams(const TransformerConfig& config) {
+  return config.hyper_connections.enabled ? config.hyper_connections.num_streams : 1;
+}
+
 LayerKind layer_kind(const TransformerConfig& config, int64_t layer) {
   return is_moe_layer(config, layer) ? LayerKind::kMixture : LayerKind::kDense;
 }
@@ -501,6 +520,7 @@ std::vector<ModelMatrix> layer_matrices(const TransformerConfig& config, int64_t
   if (kind == LayerKind::kMixture) {
     table.add_experts();
   }
+  table.add_hyper_connections();
   table.add_per_layer();
   return table.take();
 }

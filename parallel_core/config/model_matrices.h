@@ -33,6 +33,7 @@ enum class MatrixRole : uint8_t {
   kVector,         ///< no operand of a product: sinks of attention, numbers of an activation
   kPerLayerTable,  ///< rows of per-layer embeddings, of all layers side by side
   kPerLayer,       ///< makes per-layer embeddings of the first one, gates or takes them
+  kStreams,        ///< makes the gates of hyper-connections of the residual streams
 };
 
 /// A weight of the model with its bias.
@@ -107,6 +108,9 @@ struct MixerWidths {
 MixerWidths mixer_widths(const TransformerConfig& config,
                          MixerKind mixer,
                          const ModelShares& shares = {});
+
+/// Residual streams that blocks read from and write to: 1 without hyper-connections.
+int64_t residual_streams(const TransformerConfig& config);
 
 /// What the feed-forward block of a layer is.
 enum class LayerKind : uint8_t { kDense, kMixture };

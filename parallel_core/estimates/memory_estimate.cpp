@@ -16,6 +16,7 @@
 #include "parallel_core/estimates/trained_share.h"
 #include "parallel_core/pipeline_parallel/pipeline_order.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
+#include "parallel_core/precision.h"
 
 namespace tapestry {
 namespace {
@@ -493,6 +494,11 @@ class StageEstimate {
       widest = std::max(widest, rows * (2 * hidden + in_expert));
     }
     estimate_.workspace = bytes_of(tokens_ * element_ * widest);
+    if (model_.hyper_connections.enabled) {
+      // The gradients of all streams before and behind a block.
+      estimate_.workspace += bytes_of(2 * piece_ * d(residual_streams(model_)) * hidden *
+                                      d(size_of(precision_of(model_).residual)));
+    }
     if (cp_ > 1) {
       // Keys and values of whole sequences, a quarter of the groups at a time: gathered, in order
       // and the next ones on their way, and their gradients in float32 in two orders.

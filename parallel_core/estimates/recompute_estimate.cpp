@@ -61,6 +61,7 @@ struct Sizes {
     up = ffn * as_double(widths.gates);
     value_norms = model.v_layernorm ? values : 0;
     per_layer = as_double(model.per_layer_embedding_size);
+    streams = as_double(residual_streams(model));
     attention_flops = 2 * mean_context(model, layer) * (queries + context) * tokens;
     const Precision precision = precision_of(model);
     activation = as_double(size_of(precision.activation));
@@ -99,6 +100,7 @@ struct Sizes {
   double routed = 0, sent = 0, shared = 0, shared_up = 0;
   double value_norms = 0;  // channels of values that are normed
   double per_layer = 0;    // width of per-layer embeddings
+  double streams = 1;      // residual ones
 };
 
 void set_cost(std::array<OpCost, kOps>& ops,
@@ -178,6 +180,41 @@ LayerOp set_mixer_costs(const TransformerConfig& model,
   return LayerOp::kMixerNorm;
 }
 
+// What makes the gates of a layer's hyper-connections, and with them is kept in any case, as the
+// statistics of norms are.
+double kept_logits(const Sizes& s) {
+  return s.streams > 1 ? 2 * 4 * s.piece * (s.streams * (s.streams + 2) + 1) : 0;
+}
+
+// Of hyper-connections: each block reads a mixture, with its gates, and its result is kept for the
+// gradients of those by which it is written.
+void set_stream_costs(const TransformerConfig& model,
+                      int64_t layer,
+                      const Sizes& s,
+                      std::array<OpCost, kOps>& ops) {
+  const auto cost = [&](LayerOp op) -> OpCost& { return ops[static_cast<size_t>(op)]; };
+  const double gates = s.streams * (s.streams + 2);
+  const double numbers = 4 * s.piece * gates;
+  const double flops = 2 * s.piece * gates * s.streams * s.hidden;
+  const auto reads = [&](LayerOp op, std::vector<LayerOp> inputs) {
+    set_cost(ops, op, s.piece * s.hidden * s.residual + numbers, true, flops, std::move(inputs));
+  };
+  reads(LayerOp::kAttentionStreams, {});
+  reads(LayerOp::kMlpStreams, {LayerOp::kAdd});
+  cost(LayerOp::kInputNorm).inputs = {LayerOp::kAttentionStreams};
+  cost(LayerOp::kPostAttentionNorm).inputs = {LayerOp::kMlpStreams};
+  cost(LayerOp::kAdd).bytes *= s.streams;
+  cost(LayerOp::kAdd).inputs.push_back(LayerOp::kAttentionStreams);
+  const bool sandwich = norms_outputs(model, layer);
+  cost(sandwich ? LayerOp::kAttentionPostNorm : LayerOp::kOutProj).kept = true;
+  if (sandwich) {
+    set_cost(ops, LayerOp::kFfnPostNorm, cost(LayerOp::kAttentionPostNorm).bytes, true, 0,
+             {LayerOp::kProjection}, cost(LayerOp::kFfnPostNorm).beside);
+  } else {
+    cost(LayerOp::kProjection).kept = true;
+  }
+}
+
 // `keeps_activation`: the MLP's, in place of what it is made from.
 std::array<OpCost, kOps> op_costs(const TransformerConfig& model,
                                   int64_t layer,
@@ -238,6 +275,9 @@ std::array<OpCost, kOps> op_costs(const TransformerConfig& model,
         {LayerOp::kPerLayerGate});
     set(LayerOp::kPerLayerNorm, hidden, false, 0, {LayerOp::kPerLayerProjection});
   }
+  if (model.hyper_connections.enabled) {
+    set_stream_costs(model, layer, s, ops);
+  }
   return ops;
 }
 
@@ -290,7 +330,8 @@ LayerCost layer_cost(const AllConfig& config,
   if (mixer_kind(config.model_config, layer) == MixerKind::kAttention) {
     cost.kept += 4 * s.tokens * s.heads;  // sums of exponentials
   }
-  const double input = s.piece * s.hidden * s.residual;
+  cost.kept += kept_logits(s);
+  const double input = s.piece * s.streams * s.hidden * s.residual;
   if (!policy.full || policy.keeps_input) {
     const bool sliced = policy.full && policy.slices_input && s.piece == s.tokens;
     cost.kept += sliced ? input / s.ranks : input;

@@ -39,6 +39,7 @@ PredictionLayer::PredictionLayer(const TransformerConfig& config,
                                  bool sequence_first)
     : layer_(layer),
       batch_axis_(sequence_first ? 1 : 0),
+      num_streams_(config.hyper_connections.enabled ? config.hyper_connections.num_streams : 0),
       precision_(precision_of(config)),
       layout_(tensor_parallel_layout(config, sequence_first)) {
   const std::string prefix = concat("layers.", layer, ".mtp.");
@@ -68,7 +69,12 @@ Tensor PredictionLayer::forward(const Tensor& hidden,
   Tensor joined =
       (*eh_proj_)(cat({(*enorm_)(embedded), (*hnorm_)(hidden)}, -1)).output.to(precision_.residual);
   report("mtp.input", joined);
-  const ResidualStream stream = (*transformer_layer_)(ResidualStream{joined}, context);
+  const bool has_streams = num_streams_ > 0;
+  ResidualStream stream = (*transformer_layer_)(
+      ResidualStream{has_streams ? copy_to_streams(joined, num_streams_) : joined}, context);
+  if (has_streams) {
+    stream.value = mean_of_streams(stream.value, num_streams_);
+  }
   Tensor out = stream.normalize(*final_norm_).normed;
   report("mtp.final_norm", out);
   stream.release();

@@ -19,6 +19,7 @@ namespace tapestry {
 ///
 ///   u = eh_proj [enorm(e) | hnorm(h)],  out = final_norm(transformer_layer(u)).
 ///
+/// With hyper-connections u is copied to n streams, and their mean is what final_norm reads.
 /// eh_proj is [H, 2H] without bias, on every tensor-parallel rank. The layer is of the kind of the
 /// model's last one, and attends like it: to positions up to i, rotated as those of the model.
 class PredictionLayer final : public nn::Module, public nn::Callable<PredictionLayer> {
@@ -36,6 +37,7 @@ class PredictionLayer final : public nn::Module, public nn::Callable<PredictionL
  private:
   int64_t layer_;
   int64_t batch_axis_;
+  int64_t num_streams_;  // 0 without hyper-connections
   Precision precision_;
   TensorParallelLayout layout_;
   ParallelNorm* enorm_;

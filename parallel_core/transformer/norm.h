@@ -55,6 +55,12 @@ struct ResidualStream {
   Tensor sum(const Precision& precision) const;
   /// The same and its norm.
   AddNorm normalize(ParallelNorm& norm) const;
+  /// The value itself stays, whoever has made it.
+  void keep() const {
+    if (recomputed != nullptr) {
+      recomputed->keep(value);
+    }
+  }
   /// Both have been read.
   void release() const {
     if (recomputed != nullptr) {

@@ -184,6 +184,10 @@ std::vector<LayerOpName> layer_op_names(const TransformerConfig& config) {
   const bool norms_inputs =
       config.norm_placement != "post" || config.mixer_norm_placement.value_or("post") != "post";
   const bool norms_outputs = norms_outputs_somewhere(config);
+  if (config.hyper_connections.enabled) {
+    add(LayerOp::kAttentionStreams, {"attention_hyper_connection"}, {});
+    add(LayerOp::kMlpStreams, {"mlp_hyper_connection"}, {});
+  }
   if (norms_inputs) {
     add(LayerOp::kInputNorm, {"attention_norm.norm"}, {"input_norm.norm", "input_layernorm.norm"});
   }

@@ -13,6 +13,7 @@ namespace tapestry {
 
 /// What a layer makes, in this order.
 enum class LayerOp : uint8_t {
+  kAttentionStreams,  ///< what attention reads of the streams of hyper-connections
   kInputNorm,
   kQkv,  ///< the projection of a mixer's input, also of those that are not attention
   kQNorm,
@@ -27,6 +28,7 @@ enum class LayerOp : uint8_t {
   kOutProj,
   kAttentionPostNorm,
   kAdd,  ///< the residual stream between attention and MLP
+  kMlpStreams,
   kPostAttentionNorm,
   kMapping,
   kActivation,

@@ -90,6 +90,14 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
   if (dense_mlp_ != nullptr) {
     moe_post_norm_ = add_norm("moe_post_norm", "moe_post_norm");
   }
+  if (config.hyper_connections.enabled) {
+    const auto connect = [&](const char* name, const char* logical) {
+      return &register_module<HyperConnection>(name, config, prefix + "hyper_connection." + logical,
+                                               layout_);
+    };
+    attention_connection_ = connect("attention_hyper_connection", "attention");
+    mlp_connection_ = connect("mlp_hyper_connection", "feed_forward");
+  }
   if (const int64_t size = config.per_layer_embedding_size; size > 0) {
     const auto add_linear = [&](const char* name, int64_t in, int64_t out, const InitMethod& init) {
       return &register_module<ColumnParallelLinear>(
@@ -124,11 +132,55 @@ class ParallelTransformerLayer::Pass {
     AddNorm out =
         normalize(x, layer_.input_norm_, LayerOp::kInputNorm, is_full() && !policy().keeps_input);
     x.release();
-    if (is_full() && policy().slices_input && policy().keeps_input) {
+    if (slices() && layer_.attention_connection_ == nullptr) {
       slice_input(out.sum);
     }
     rest_.emplace(pass_);
     return read(x, out, layer_.input_norm_ != nullptr ? "attention_norm" : nullptr);
+  }
+
+  /// The streams as the layer before has left them. They stay, or are made again with that layer,
+  /// which is then let go when this one has read them for the last time.
+  Tensor entered(const ResidualStream& streams) {
+    if (is_full() && !policy().keeps_input) {
+      before_ = streams;
+      return streams.value;
+    }
+    streams.keep();
+    streams.release();
+    if (slices()) {
+      slice_input(streams.value);
+    }
+    return streams.value;
+  }
+
+  HyperConnectionReading read_streams(const Tensor& streams,
+                                      const HyperConnection& connection,
+                                      LayerOp op) const {
+    const RecomputeScope scope = pass_.of(op);
+    return connection(streams);
+  }
+
+  /// The streams behind the block whose result this is.
+  Tensor write_streams(const HyperConnectionReading& reading,
+                       const HyperConnection& connection,
+                       const OutputAndBias& made,
+                       const char* block,
+                       const char* sum) const {
+    const Tensor output = add_bias(made.output, made.bias);
+    Tensor written = connection.write(reading, output);
+    report_if_recorded([&] {
+      report_activation(name_of(block), output, axes_of(output), layer_.batch_axis_);
+      pass_activation(name_of(sum), written, axes_of(written), layer_.batch_axis_);
+    });
+    return written;
+  }
+  RecomputeScope adding() const { return pass_.of(LayerOp::kAdd); }
+
+  /// The next layer decides what stays of the streams.
+  ResidualStream end_in_streams(const Tensor& streams) const {
+    before_.release();
+    return {.value = streams, .recomputed = values_};
   }
 
   OutputAndBias mixer(const Tensor& normed) const {
@@ -244,6 +296,7 @@ class ParallelTransformerLayer::Pass {
 
   const RecomputePolicy& policy() const { return *layer_.recompute_; }
   bool is_full() const { return values_ != nullptr && policy().full; }
+  bool slices() const { return is_full() && policy().slices_input && policy().keeps_input; }
   std::vector<ReportedAxis> axes_of(const Tensor& value) const {
     return hidden_axes(value, layer_.batch_axis_, layer_.context_layout_, layer_.layout_);
   }
@@ -267,6 +320,7 @@ class ParallelTransformerLayer::Pass {
   std::shared_ptr<RecomputedValues> values_;  // null: nothing is recomputed
   LayerPass pass_;
   std::optional<Rest> rest_;  // from the first norm on, around everything
+  ResidualStream before_;     // streams that are made again with the layer before
 };
 
 AddNorm ParallelTransformerLayer::Pass::normalize(const ResidualStream& stream,
@@ -395,9 +449,30 @@ void ParallelTransformerLayer::Pass::show_sum(ResidualStream& x,
   report_activation(name_of(sum), total, axes_of(total), batch_axis);
 }
 
+ResidualStream ParallelTransformerLayer::forward_in_streams(const ResidualStream& streams,
+                                                            Pass& p) const {
+  const HyperConnectionReading read =
+      p.read_streams(p.entered(streams), *attention_connection_, LayerOp::kAttentionStreams);
+  ResidualStream x = {read.input};
+  const OutputAndBias attended = p.mixer(p.attention_norm(x));
+  const Tensor between = [&] {
+    const RecomputeScope scope = p.adding();
+    return p.write_streams(read, *attention_connection_, attended, "attention",
+                           "attention_residual");
+  }();
+  const HyperConnectionReading again =
+      p.read_streams(between, *mlp_connection_, LayerOp::kMlpStreams);
+  ResidualStream y = {again.input};
+  return p.end_in_streams(
+      p.write_streams(again, *mlp_connection_, p.mlp(p.ffn_norm(y)), "mlp", "output"));
+}
+
 ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
                                                  const AttentionContext& context) {
   Pass p(*this, context);
+  if (attention_connection_ != nullptr) {
+    return forward_in_streams(stream, p);
+  }
   ResidualStream x = stream;
   // Each norm leaves in x the sum that it reads, and so that the block's result is added to.
   if (blocks_in_parallel_) {
@@ -416,6 +491,7 @@ ParallelTransformer::ParallelTransformer(const TransformerConfig& config,
                                          const PipelineStage& stage)
     : hidden_size_(config.hidden_size),
       num_layers_(config.num_layers),
+      num_streams_(config.hyper_connections.enabled ? config.hyper_connections.num_streams : 0),
       per_layer_size_(config.per_layer_embedding_size),
       shares_keys_(config.num_kv_shared_layers > 0),
       post_process_(stage.post_process()),
@@ -454,11 +530,23 @@ Tensor ParallelTransformer::forward(const Tensor& hidden,
     }
     own.per_layer = split(embedded, per_layer_size_, 2);
   }
+  if (num_streams_ > 0 && hidden.size(2) == hidden_size_) {
+    stream = {copy_to_streams(hidden, num_streams_)};
+  }
   for (ParallelTransformerLayer* layer : chunks_.at(static_cast<size_t>(chunk))) {
     stream = (*layer)(stream, own);
   }
+  const bool is_last = post_process_ && chunk + 1 == static_cast<int>(chunks_.size());
+  if (num_streams_ > 0) {
+    if (is_last) {
+      stream = {.value = mean_of_streams(stream.value, num_streams_),
+                .recomputed = stream.recomputed};
+    } else {
+      stream.keep();
+    }
+  }
   Tensor out;
-  if (!post_process_ || chunk + 1 < static_cast<int>(chunks_.size())) {
+  if (!is_last) {
     out = stream.sum(precision_);
     out = embedded.defined() ? cat({out, embedded}, 2) : out;
   } else if (final_norm_ == nullptr) {

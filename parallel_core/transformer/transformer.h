@@ -11,6 +11,7 @@
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
 #include "parallel_core/random.h"
 #include "parallel_core/transformer/attention.h"
+#include "parallel_core/transformer/hyper_connection.h"
 #include "parallel_core/transformer/mlp.h"
 #include "parallel_core/transformer/moe/moe_layer.h"
 #include "parallel_core/transformer/norm.h"
@@ -29,6 +30,9 @@ namespace tapestry {
 /// norm_b(experts(norm_c(y)))), whose router reads y itself. With per-layer embeddings e of the
 /// layer z, the sum behind it, becomes z + norm(W_p (gelu_tanh(W_g z) * e)); with layer_scalar the
 /// result is multiplied by a number. Source: Gemma 4, as in transformers.
+///
+/// With hyper-connections the stream is n of them, packed as [.., n h]: each block, with its norms,
+/// reads from them and is written to them by a HyperConnection of its own; see there.
 ///
 /// What config.layer_recompute says for it is not kept but made again in backward, from what comes
 /// before it in the layer (autograd/tape/recompute.h). Of a layer that is recomputed as a whole the
@@ -50,6 +54,8 @@ class ParallelTransformerLayer final : public nn::Module,
  private:
   class Pass;
 
+  ResidualStream forward_in_streams(const ResidualStream& streams, Pass& pass) const;
+
   int64_t layer_;  // from 0
   int64_t batch_axis_;
   double dropout_;
@@ -67,6 +73,9 @@ class ParallelTransformerLayer final : public nn::Module,
   ParallelNorm* post_attention_norm_ = nullptr;
   MlpBlock* mlp_;
   ParallelNorm* ffn_post_norm_ = nullptr;
+  // With hyper-connections, of mixer and feed-forward block.
+  HyperConnection* attention_connection_ = nullptr;
+  HyperConnection* mlp_connection_ = nullptr;
   // With moe_beside_dense: mlp_ and its norms are those of the experts.
   MoELayer* experts_ = nullptr;
   MlpBlock* dense_mlp_ = nullptr;
@@ -95,8 +104,10 @@ class ParallelTransformer final : public nn::Module, public nn::Callable<Paralle
   std::string type_name() const override { return "ParallelTransformer"; }
   /// Runs the layers of one chunk. Hidden states in, hidden states out: [B, S, H], or [S, B, H]
   /// with data_layout SBH; in the residual stream's dtype for the next chunk, in the activations'
-  /// after the last one. With per-layer embeddings those of all layers, [.., L p], stand behind the
-  /// H channels of what chunks give each other, and in `per_layer` of the first one.
+  /// after the last one. Chunks give each other the n streams of hyper-connections, [.., n H],
+  /// which the first makes of [.., H] and the last one averages. With per-layer embeddings those of
+  /// all layers, [.., L p], stand behind the H channels of what chunks give each other, and in
+  /// `per_layer` of the first one.
   Tensor forward(const Tensor& hidden,
                  const AttentionContext& context,
                  int chunk,
@@ -105,6 +116,7 @@ class ParallelTransformer final : public nn::Module, public nn::Callable<Paralle
  private:
   int64_t hidden_size_;
   int64_t num_layers_;
+  int64_t num_streams_;  // 0 without hyper-connections
   int64_t per_layer_size_;
   bool shares_keys_;
   std::vector<std::vector<ParallelTransformerLayer*>> chunks_;

@@ -10,6 +10,7 @@
 #include "autograd/tape/recompute.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/comm/sum_over.h"
+#include "parallel_core/config/model_matrices.h"
 #include "parallel_core/tensor_parallel/mappings.h"
 
 namespace tapestry {
@@ -22,7 +23,8 @@ TransformerModel::TransformerModel(const TransformerConfig& config,
                                    const std::string& data_layout,
                                    PipelineStage stage)
     : stage_(std::move(stage)),
-      hidden_width_(config.hidden_size + config.num_layers * config.per_layer_embedding_size),
+      hidden_width_(residual_streams(config) * config.hidden_size +
+                    config.num_layers * config.per_layer_embedding_size),
       sequence_first_(data_layout == "SBH"),
       tensor_layout_(tensor_parallel_layout(config, sequence_first_)),
       context_layout_(context_parallel_layout()),

@@ -71,7 +71,7 @@ class TransformerModel : public ParallelModel {
 
  private:
   PipelineStage stage_;
-  int64_t hidden_width_;  // with per-layer embeddings behind the hidden states
+  int64_t hidden_width_;  // of all residual streams, and per-layer embeddings behind them
   bool sequence_first_;
   TensorParallelLayout tensor_layout_;
   ContextParallelLayout context_layout_;

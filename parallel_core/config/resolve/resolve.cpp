@@ -647,6 +647,7 @@ void resolve_model(Resolution& r) {
   resolve_moe(r);
   resolve_lora(r);
   resolve_ahead(r);
+  resolve_hyper_connections(r);
 }
 
 bool differs_from_default(const AllConfig& config, const char* section, const char* name) {

@@ -62,6 +62,7 @@ void resolve_layers(Resolution& resolution);
 void resolve_moe(Resolution& resolution);
 void resolve_lora(Resolution& resolution);
 void resolve_ahead(Resolution& resolution);
+void resolve_hyper_connections(Resolution& resolution);
 void resolve_training(Resolution& resolution);
 void resolve_data(Resolution& resolution);
 void resolve_examples(Resolution& resolution);

@@ -508,6 +508,32 @@ constexpr Key kKeys[] = {
      .aliases = "mtp_loss_factor",
      .doc = "What the mean of the losses of `mtp_num_layers` is multiplied by when it is added to "
             "the loss."},
+    {.name = "enable_hyper_connections",
+     .field = f<&M::hyper_connections, &HyperConnectionConfig::enabled>,
+     .form = Form::kDecided,
+     .doc = "Several residual streams, which each block reads from and writes to by weights that "
+            "follow from the streams: manifold-constrained hyper-connections. See "
+            "docs/hyper_connections.md."},
+    {.name = "num_residual_streams",
+     .field = f<&M::hyper_connections, &HyperConnectionConfig::num_streams>,
+     .form = Form::kDecided,
+     .check = between(1, 16),
+     .doc = "How many streams `enable_hyper_connections` makes."},
+    {.name = "mhc_sinkhorn_iterations",
+     .field = f<&M::hyper_connections, &HyperConnectionConfig::sinkhorn_iterations>,
+     .form = Form::kDecided,
+     .check = between(1, 1000),
+     .doc = "Rounds in which the rows and then the columns of the matrix that mixes streams are "
+            "divided by their sums."},
+    {.name = "mhc_init_gating_factor",
+     .field = f<&M::hyper_connections, &HyperConnectionConfig::init_gating_factor>,
+     .doc = "Start value of the three factors by which the streams move the weights away from "
+            "their biases."},
+    {.name = "mhc_layernorm_epsilon",
+     .field = f<&M::hyper_connections, &HyperConnectionConfig::norm_epsilon>,
+     .form = Form::kDecided,
+     .check = at_least(0),
+     .doc = "Epsilon of the norm of the streams that the weights are made of."},
     {.name = "window_size",
      .field = f<&M::window_size>,
      .form = Form::kTold,

@@ -440,6 +440,18 @@ TEST(FileNames, OfExpertsAreKnownByThoseInAFile) {
             name_scheme_of("qwen2_moe"));
 }
 
+TEST(FileNames, OfSeveralStreamsAreLogical) {
+  const std::string streams = kModel + "enable_hyper_connections=True";
+  EXPECT_EQ(name_scheme(small_config(llama()).model_config), name_scheme_of("llama"));
+  EXPECT_EQ(name_scheme(small_config(llama({streams})).model_config), NameScheme::kLogical);
+  // A number that says nothing makes no other model.
+  EXPECT_EQ(name_scheme(small_config(llama({kModel + "num_residual_streams=2"})).model_config),
+            name_scheme_of("llama"));
+  TransformerConfig named = small_config(llama({streams})).model_config;
+  named.hf_model_type = "llama";
+  EXPECT_ERROR(name_scheme(named), ValueError, "enable_hyper_connections");
+}
+
 // Of a model without its output layer, which is not the part "model" of anything.
 TEST(FileNames, WithoutTheNameOfThePart) {
   const auto scheme = [](std::set<std::string> names) {

@@ -205,6 +205,17 @@ TEST(ModelMatrices, AreThoseOfLayersThatDiffer) {
   EXPECT_EQ(counts, (std::vector<int64_t>{3, 2, 2, 1}));
 }
 
+TEST(ModelMatrices, AreThoseOfSeveralStreams) {
+  const Overrides streams = {"model_config.enable_hyper_connections=True"};
+  expect_table_of(small_config(streams));
+  Overrides three = streams;
+  three.insert(three.end(),
+               {"model_config.num_residual_streams=3", "model_config.mtp_num_layers=1",
+                "model_config.position_embedding_type=rope", "model_config.norm_placement=post"});
+  expect_table_of(small_config(three));
+  expect_table_of(mixture(streams));
+}
+
 // Also where there are more ranks than groups of keys and values, and rows of padding.
 TEST(ModelMatrices, KnowWhatARankHas) {
   const std::string m = "model_config.";
@@ -212,7 +223,8 @@ TEST(ModelMatrices, KnowWhatARankHas) {
        {Overrides{}, Overrides{m + "hidden_act=swiglu", m + "vocab_size=33"},
         Overrides{m + "group_query_attention=True", m + "num_query_groups=1",
                   m + "untie_embeddings_and_output_weights=True"},
-        testing::gemma4(), testing::gemma4({m + "full_attention_num_query_groups=1"})}) {
+        testing::gemma4(), testing::gemma4({m + "full_attention_num_query_groups=1"}),
+        Overrides{m + "enable_hyper_connections=True"}}) {
     run_thread_ranks(2, [&](const std::shared_ptr<ProcessGroup>& world) {
       Overrides two = overrides;
       two.emplace_back("parallel_config.tensor_model_parallel_size=2");

@@ -137,6 +137,8 @@ const Overrides kPlainSgd = {"model_config.num_layers=4", "optimizer_config.opti
                              "optimizer_config.momentum=0"};
 const Overrides kSgdOfHalves = {"training_config.bf16=True", "model_config.params_dtype=bfloat16"};
 
+const Overrides kStreams = {"model_config.enable_hyper_connections=True"};
+
 INSTANTIATE_TEST_SUITE_P(
     Models,
     LayoutsOnDisk,
@@ -155,7 +157,9 @@ INSTANTIATE_TEST_SUITE_P(
         SavedModel{testing::llama({"model_config.num_layers=4", testing::kUntied,
                                    "model_config.mtp_num_layers=2"})},
         SavedModel{testing::llama({"model_config.num_layers=4", "model_config.mtp_num_layers=1"}),
-                   "mine"}));
+                   "mine"},
+        SavedModel{testing::llama(joined(kMuon, kStreams))},
+        SavedModel{joined(kStreams, {"model_config.num_layers=4"}), "mine"}));
 
 class StoredState : public ::testing::Test {
  protected:

@@ -38,6 +38,7 @@ struct Family {
 
 std::vector<Family> families() {
   const std::string window = kModel + "window_size=[5, 0]";
+  const std::string streams = kModel + "enable_hyper_connections=True";
   return {
       {"Gpt2", {}},
       {"Llama", llama()},
@@ -60,6 +61,12 @@ std::vector<Family> families() {
       {"Qwen2Moe", testing::qwen2_moe()},
       {"Gemma4", testing::gemma4()},
       {"Gemma4Moe", testing::gemma4_moe()},
+      {"Streams", llama({streams})},
+      {"StreamsComposed", llama({streams, kModel + "use_fused_kernels=False"})},
+      {"StreamsSandwichSbh",
+       llama({streams, kModel + "num_residual_streams=3", kModel + "use_sandwich_norm=True",
+              "dataset_config.data_layout=SBH"})},
+      {"StreamsMixtral", testing::mixtral({streams})},
       {"Capacity", testing::mixtral({kMoe + "moe_expert_capacity_factor=1.0"})},
   };
 }

@@ -98,6 +98,9 @@ const std::map<std::string, Overrides>& models() {
                      kModel + "rotary_config={rope_type: proportional, rotary_percent: 0.5, "
                               "sliding_rotary_base: 100}",
                      kModel + "per_layer_embedding_size=6"});
+  static const Overrides connected = {kModel + "enable_hyper_connections=True",
+                                      kModel + "mhc_init_gating_factor=0.3"};
+  static const Overrides streams = joined(llama, connected);
   static const std::map<std::string, Overrides> all = {
       {"hybrid", hybrid},
       {"hybrid_groups",
@@ -157,6 +160,17 @@ const std::map<std::string, Overrides>& models() {
                       kModel + "full_attention_value_is_key=True", moe + "num_experts=4",
                       moe + "moe_router_topk=2", moe + "moe_ffn_hidden_size=24",
                       moe + "moe_beside_dense=True"})},
+      // Several residual streams: also beside recomputation, experts, mixers and layers ahead.
+      {"streams", streams},
+      {"streams_recompute",
+       joined(streams, joined(dropout, {"parallel_config.recompute_config={recompute_layers: [0, "
+                                        "1, 4, 5], select_recompute: ['.*_hyper_connection', "
+                                        "'add', '.*\\.norm']}"}))},
+      {"streams_moe_ahead",
+       joined(experts, joined(connected, {kModel + "mtp_num_layers=1",
+                                          kModel + "mtp_loss_scaling_factor=0.5"}))},
+      {"streams_hybrid", joined(hybrid, connected)},
+      {"streams_bf16", joined(joined(llama, connected), calm)},
       {"gpt2_bf16_params", joined(gpt2, joined(half, {kModel + "params_dtype=bfloat16"}))},
   };
   return all;
@@ -374,6 +388,18 @@ const std::vector<LayoutRow>& layout_table() {
       {"gemma4_moe", "tp=2,sp,dp=2,ep=2", {}, true},
       {"gemma4_moe", "pp=2,vpp=2,dp=2,ep=2,micro=3"},
       {"gemma4_moe", "cp=2,dp=2,ep=2,zero=z3"},
+      // Streams, which stages give each other all together.
+      {"streams", "tp=2,sp,micro=3", {}, true},
+      {"streams", "tp=4,dp=2,zero=z3,micro=3"},
+      {"streams", "pp=2,vpp=2,dp=2,zero=z3,overlap,micro=4", {}, true},
+      {"streams", "tp=2,sp,cp=2,pp=2,micro=3", kSequenceFirst, true},
+      {"streams", "cp=4,micro=3"},
+      {"streams_recompute", "tp=2,sp,pp=2,vpp=2,micro=4", {}, true},
+      {"streams_recompute", "cp=2,dp=2,zero=z2,micro=3", kSequenceFirst},
+      {"streams_moe_ahead", "tp=2,sp,dp=2,ep=2,micro=3", {}, true},
+      {"streams_moe_ahead", "pp=2,vpp=2,dp=2,ep=2,zero=z1,micro=3"},
+      {"streams_hybrid", "tp=2,sp,cp=2,pp=2,micro=3"},
+      {"streams_bf16", "tp=2,sp,pp=2,micro=3", {}, true},
       // Sequence before batch, against one process with batch before sequence.
       {"llama", "tp=2,sp,pp=2,micro=3", kSequenceFirst, true},
       {"llama", "tp=4,dp=2,dist_opt", kSequenceFirst},

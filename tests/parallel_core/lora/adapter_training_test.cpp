@@ -122,6 +122,10 @@ TEST_P(AdaptersInLayouts, OfGemma4TrainLikeOneProcess) {
                             GetParam());
 }
 
+TEST_P(AdaptersInLayouts, OfSeveralStreamsTrainLikeOneProcess) {
+  expect_run_of_one_process(joined(kLlama, {"model_config.enable_hyper_connections=True"}),
+                            GetParam());
+}
 TEST_P(AdaptersInLayouts, OfLlamaTrainLikeOneProcess) {
   expect_run_of_one_process(kLlama, GetParam());
 }

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "tests/parallel_core/transformer/plain_mixers.h"
+#include "tests/parallel_core/transformer/plain_streams.h"
 
 namespace tapestry::testing {
 
@@ -35,9 +36,11 @@ class PlainModel {
     if (c_.embedding_norm) {
       x = norm(x, "embedding_norm");
     }
+    x = entered(x);
     for (layer_ = 0; layer_ < c_.num_layers; ++layer_) {
       x = run_layer(x, "layers." + std::to_string(layer_) + ".");
     }
+    x = left(x);
     if (c_.use_final_norm) {
       x = norm(x, "final_norm");
     }
@@ -141,7 +144,7 @@ class PlainModel {
     const std::string name = "layers." + std::to_string(layer_) + ".";
     const Tensor embedded = rows_of("tok_embeddings.weight", tokens) * c_.embedding_multiplier;
     const Tensor both = cat({norm(embedded, name + "mtp.enorm"), norm(x, name + "mtp.hnorm")}, -1);
-    x = norm(run_layer(linear_layer(both, name + "mtp.eh_proj", false), name),
+    x = norm(left(run_layer(entered(linear_layer(both, name + "mtp.eh_proj", false)), name)),
              name + "mtp.final_norm");
     return mean_loss(head(x), labels, mask);
   }
@@ -498,7 +501,37 @@ class PlainModel {
     return out;
   }
 
+  // What layers read and give, one stream or several.
+  Tensor entered(const Tensor& x) const {
+    return c_.hyper_connections.enabled ? plain_streams(c_, x) : x;
+  }
+  Tensor left(const Tensor& x) const {
+    return c_.hyper_connections.enabled ? plain_mean(c_, x) : x;
+  }
+
+  Tensor run_in_streams(const Tensor& x, const std::string& name) {
+    const auto block = [&](const Tensor& in, const char* before, const char* after,
+                           const std::function<Tensor(const Tensor&)>& inside) {
+      const Tensor made = inside(norms_inputs(c_, layer_) ? norm(in, name + before) : in);
+      return (norms_outputs(c_, layer_) ? norm(made, name + after) : made) * c_.residual_multiplier;
+    };
+    const std::string connection = name + "hyper_connection.";
+    const Tensor between =
+        plain_connection(c_, x, weights_, connection + "attention", [&](const Tensor& in) {
+          return block(in, "attention_norm", "attention_post_norm",
+                       [&](const Tensor& t) { return mix(t, name); });
+        });
+    return plain_connection(
+        c_, between, weights_, connection + "feed_forward", [&](const Tensor& in) {
+          return block(in, "ffn_norm", "ffn_post_norm",
+                       [&](const Tensor& t) { return feed_forward(t, name + "feed_forward."); });
+        });
+  }
+
   Tensor run_layer(const Tensor& x, const std::string& name) {
+    if (c_.hyper_connections.enabled) {
+      return run_in_streams(x, name);
+    }
     const bool from_norm = c_.apply_residual_connection_post_norm;
     const auto before = [&](const Tensor& t, const char* which) {
       return norms_inputs(c_, layer_) ? norm(t, name + which) : t;

@@ -128,10 +128,11 @@ TEST_P(RecomputedLayers, TrainToTheSameBits) {
                     "model_config.apply_residual_connection_post_norm=True"});
   const std::vector<Form>& all = forms();
   const Overrides gemma = testing::gemma4_moe();
-  for (const Overrides* model : {&kFull, &half, &composed, &gemma}) {
+  const Overrides streams = joined(half, {"model_config.enable_hyper_connections=True"});
+  for (const Overrides* model : {&kFull, &half, &composed, &gemma, &streams}) {
     const ModelRun plain = train(GetParam(), *model);
     for (const Form& form : all) {
-      if (model != &kFull && !form.for_all_models) {
+      if (model != &kFull && model != &streams && !form.for_all_models) {
         continue;
       }
       SCOPED_TRACE(concat(form.name, ", ", model->back()));
@@ -282,6 +283,10 @@ TEST(RecomputedLayer, KeepsWhatTheEstimateSays) {
         Overrides{"model_config.hidden_act=swiglu", "model_config.position_embedding_type=rope",
                   "model_config.normalization=RMSNorm", "model_config.group_query_attention=True",
                   "model_config.num_query_groups=2", "model_config.qk_layernorm=True"},
+        Overrides{"training_config.bf16=True", "model_config.enable_hyper_connections=True",
+                  "model_config.num_residual_streams=3", "model_config.use_sandwich_norm=True"},
+        Overrides{"model_config.enable_hyper_connections=True",
+                  "model_config.normalization=RMSNorm", "model_config.add_bias_linear=False"},
         Overrides{"training_config.bf16=True", "model_config.fp32_residual_connection=True",
                   "model_config.hidden_act=relu", "model_config.use_sandwich_norm=True",
                   "model_config.hidden_dropout=0.1"}}) {
