@@ -60,6 +60,14 @@ AllConfig init_configs_from_yaml(const std::string& path, const LoadOptions& opt
   return Loader(path, options, read_hf_config).load(read_config_file(path));
 }
 
+AllConfig init_configs_for_ranks(const std::string& path,
+                                 int64_t ranks,
+                                 const LoadOptions& options) {
+  Loader loader(path, options, read_hf_config);
+  loader.set_ranks(ranks);
+  return loader.load(read_config_file(path));
+}
+
 AllConfig init_configs_from_args(const std::vector<std::string>& words,
                                  const LoadOptions& options) {
   const config::CommandLine asked = config::read_command_line(words);

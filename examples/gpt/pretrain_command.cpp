@@ -40,17 +40,23 @@ std::string version_text() {
 }
 
 // Reads the file with further overrides.
-ConfigLoader loader_of(const std::string& config_path, const LoadOptions& load) {
-  return [config_path, load](const std::vector<std::string>& more) {
+ConfigLoader loader_of(const std::string& config_path, const LoadOptions& load, int64_t ranks) {
+  return [config_path, load, ranks](const std::vector<std::string>& more) {
     LoadOptions all = load;
     all.overrides.insert(all.overrides.end(), more.begin(), more.end());
-    return init_configs_from_yaml(config_path, all);
+    return init_configs_for_ranks(config_path, ranks, all);
   };
 }
 
 // A run's own config.yaml goes on where it lies, not where the run has been before it was moved.
-AllConfig load_config(const std::string& path, const LoadOptions& load) {
-  AllConfig config = init_configs_from_yaml(path, load);
+AllConfig load_config(const std::string& path,
+                      const LoadOptions& load,
+                      std::optional<int64_t> ranks) {
+  const auto read = [&](const LoadOptions& options) {
+    return ranks ? init_configs_for_ranks(path, *ranks, options)
+                 : init_configs_from_yaml(path, options);
+  };
+  AllConfig config = read(load);
   std::vector<std::string> moved = overrides_of_moved_run(path, config);
   if (moved.empty()) {
     return config;
@@ -59,7 +65,7 @@ AllConfig load_config(const std::string& path, const LoadOptions& load) {
   LoadOptions all = load;
   moved.insert(moved.end(), load.overrides.begin(), load.overrides.end());
   all.overrides = std::move(moved);
-  config = init_configs_from_yaml(path, all);
+  config = read(all);
   config.notes.push_back(concat(path, ": the run that it belongs to was moved here from ", old,
                                 " and goes on in ", config.training_config.output_dir,
                                 "; to go on elsewhere give --set training_config.output_dir=DIR"));
@@ -185,7 +191,7 @@ AllConfig with_resized_model(AskedConfig asked,
   std::erase_if(asked.load.overrides,
                 [&](const std::string& word) { return word.starts_with(kFromHf); });
   asked.load.overrides.push_back(concat(kFromHf, config::path_text(resized)));
-  AllConfig with_rows = load_config(asked.path, asked.load);
+  AllConfig with_rows = load_config(asked.path, asked.load, job.world()->size());
   if (job.world()->rank() == 0) {
     say("pretrain_gpt",
         concat("wrote ", resized, ": the model of ", *from_hf, " with ",
@@ -262,14 +268,14 @@ int run_pretrain(const std::vector<std::string>& given,
                       "--plot_schedule and --", other, " exclude each other");
   }
   add_resumed(arguments, asked);
-  if (const std::optional<int> code =
-          modes.answer_file(arguments, loader_of(asked.path, asked.load), job)) {
+  if (const std::optional<int> code = modes.answer_file(
+          arguments, loader_of(asked.path, asked.load, job.world()->size()), job)) {
     return *code;
   }
   for (std::string& override : modes.overrides(arguments)) {
     asked.load.overrides.push_back(std::move(override));
   }
-  AllConfig config = load_config(asked.path, asked.load);
+  AllConfig config = load_config(asked.path, asked.load, job.world()->size());
   if (is_about_data) {
     print_data(arguments, config, *job.world());
     return kFinished;
@@ -315,7 +321,7 @@ std::optional<std::string> beyond(std::vector<std::string> words,
     AskedConfig asked = asked_config(arguments);
     add_resumed(arguments, asked);
     const std::vector<std::unique_ptr<RunPart>> made = make_parts(parts);
-    return missing_part(load_config(asked.path, asked.load), pointers_to(made));
+    return missing_part(load_config(asked.path, asked.load, std::nullopt), pointers_to(made));
   } catch (const std::exception&) {  // whoever runs says what is wrong
     return std::nullopt;
   }

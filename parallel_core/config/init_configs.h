@@ -2,6 +2,7 @@
 // line. All go the way of a file: the same checks, defaults and derived values, the same messages.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -17,6 +18,13 @@ namespace tapestry {
 /// and then nothing is changed; what belongs to features not built yet goes to
 /// `config.unsupported`, as it does for a file.
 void resolve(AllConfig& config);
+
+/// init_configs_from_yaml for a job of so many ranks, among which a file of MindFormers 2.0 divides
+/// its steps (training.global_batch_size). Without this, one data-parallel rank is assumed. Other
+/// files do not depend on it.
+AllConfig init_configs_for_ranks(const std::string& path,
+                                 int64_t ranks,
+                                 const LoadOptions& options = {});
 
 /// From sections of keys: {{"model_config", {{"vocab_size", 512}, ...}}, ...}. Numbers and booleans
 /// are not taken from strings. ConfigError as for a file, its places "dict".
