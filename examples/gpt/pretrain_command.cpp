@@ -17,6 +17,7 @@
 #include "examples/gpt/pretrain_options.h"
 #include "interop/export/resized_folder.h"
 #include "parallel_core/config/read/unknown_names.h"
+#include "parallel_core/config/show/render.h"
 #include "parallel_core/config/yaml/value.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
@@ -200,6 +201,36 @@ AllConfig with_resized_model(AskedConfig asked,
   return with_rows;
 }
 
+// The configuration in the spelling that was asked for; nothing without such an option.
+std::optional<std::string> spelled_config(const po::variables_map& arguments,
+                                          const AllConfig& config,
+                                          int64_t ranks) {
+  if (arguments.count("convert_config") != 0) {
+    return spelled_yaml(config, arguments["convert_config"].as<std::string>(), ranks);
+  }
+  if (arguments.count("print_config") == 0) {
+    return std::nullopt;
+  }
+  const auto& words = arguments["print_config"].as<std::vector<std::string>>();
+  check<ValueError>(words.size() < 2, "--print_config takes one spelling, 1.x or 2.0");
+  return words.empty() || words.front() == "1.x" ? resolved_yaml(config)
+                                                 : spelled_yaml(config, words.front(), ranks);
+}
+
+// Prints it, or writes it to the file of --to.
+void give_config(const po::variables_map& arguments, const std::string& text) {
+  if (arguments.count("to") == 0) {
+    print_result(text);
+    return;
+  }
+  const std::string path = arguments["to"].as<std::string>();
+  check<ValueError>(!std::filesystem::exists(path), path,
+                    ": is there already; give another name, or remove it");
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
 }  // namespace
 
 int PretrainModes::train(const Arguments& /*arguments*/,
@@ -247,6 +278,8 @@ int run_pretrain(const std::vector<std::string>& given,
   }
   check<ValueError>(arguments.count("verbose") == 0 || arguments.count("dry_run") != 0,
                     "--verbose says more of a --dry_run; without one it has no effect");
+  check<ValueError>(arguments.count("to") == 0 || arguments.count("convert_config") != 0,
+                    "--to names the file of --convert_config; without one it has no effect");
   const bool is_about_data = asks_for_data(arguments);
   for (const char* mode : {"evaluate", "verify_layout", "dry_run", "plot_schedule", "find_fault",
                            "which_data", "which_steps"}) {
@@ -276,6 +309,12 @@ int run_pretrain(const std::vector<std::string>& given,
     asked.load.overrides.push_back(std::move(override));
   }
   AllConfig config = load_config(asked.path, asked.load, job.world()->size());
+  if (const auto text = spelled_config(arguments, config, job.world()->size())) {
+    if (first) {
+      give_config(arguments, *text);
+    }
+    return kFinished;
+  }
   if (is_about_data) {
     print_data(arguments, config, *job.world());
     return kFinished;

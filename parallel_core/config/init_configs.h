@@ -26,6 +26,13 @@ AllConfig init_configs_for_ranks(const std::string& path,
                                  int64_t ranks,
                                  const LoadOptions& options = {});
 
+/// A configuration's file in the spelling "1.x", the sections of this program and of MindFormers'
+/// dynamic graph, or "2.0", those of MindFormers 2.0 for a job of so many ranks. It resolves to the
+/// same values; what 2.0 has no word for stands below `tapestry`. Comments say where values come
+/// from. ValueError for another spelling; RuntimeError, naming the keys, for values that no file of
+/// 2.0 can have.
+std::string spelled_yaml(const AllConfig& config, const std::string& spelling, int64_t ranks = 1);
+
 /// From sections of keys: {{"model_config", {{"vocab_size", 512}, ...}}, ...}. Numbers and booleans
 /// are not taken from strings. ConfigError as for a file, its places "dict".
 AllConfig init_configs_from_dict(const nlohmann::json& dict, const LoadOptions& options = {});

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "parallel_core/config/mindformers2/static_file.h"
 #include "parallel_core/config/mindformers2/translate.h"
 #include "parallel_core/config/read/parse_value.h"
 #include "parallel_core/config/read/unknown_names.h"
@@ -103,6 +104,13 @@ AllConfig Loader::load(const RawNode& root) {
       throw ConfigError(findings_.errors);
     }
     entries_.read(ours, model_type_);
+  } else if (root.kind == RawNode::Kind::kMap && mindformers2::is_static_file(root)) {
+    const mindformers2::Translation translation = mindformers2::translate_static(root);
+    findings_.errors.insert(findings_.errors.end(), translation.errors.begin(),
+                            translation.errors.end());
+    findings_.notes.insert(findings_.notes.end(), translation.notes.begin(),
+                           translation.notes.end());
+    entries_.read(translation.root, model_type_);
   } else {
     entries_.read(root, model_type_);
   }
