@@ -83,7 +83,9 @@ class NewKeys {
     if (row.key.starts_with("dataloader.config.")) {
       return config_.dataset_config.data_path.has_value();
     }
-    return row.key != "dataloader.drop_remainder";
+    const DatasetConfig& data = config_.dataset_config;
+    return row.section != "train_dataset" ||
+           (row.key != "dataloader.drop_remainder" && (data.data_path || data.sft_data_path));
   }
 
   void put(const std::string& path, const std::string& yaml, const std::string& here) {

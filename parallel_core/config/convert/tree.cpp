@@ -32,11 +32,6 @@ bool lies_in_absent(const AllConfig& config, const Section& section, const Key& 
          find_key(section.name, key.name.substr(0, dot))->field.get(config).is_null();
 }
 
-bool has_effect(const AllConfig& config, const std::string& path) {
-  const auto origin = config.origins.find(path);
-  return origin == config.origins.end() || origin->second.idle.empty();
-}
-
 }  // namespace
 
 void Tree::put(const std::vector<std::string>& path,
@@ -105,9 +100,8 @@ void put_changed(Tree& tree,
       continue;
     }
     for (const Key& key : one.keys) {
-      const std::string path = concat(one.name, ".", key.name);
       const bool mapping = key.field.type == Type::kMapping;
-      if (lies_in_absent(config, one, key) || !has_effect(config, path) ||
+      if (lies_in_absent(config, one, key) ||
           (mapping && (!key.field.nullable || key.field.get(config).is_null()))) {
         continue;
       }

@@ -63,6 +63,19 @@ std::string counterparts(std::string_view key) {
   return found;
 }
 
+// Whether a mapping at this path of the schema is one of keys; others are values themselves.
+bool opens(const std::vector<std::string>& path) {
+  if (path.size() < 2) {
+    return true;
+  }
+  std::string name;
+  for (size_t i = 1; i < path.size(); ++i) {
+    name += concat(i > 1 ? "." : "", path[i]);
+  }
+  const Key* key = find_key(path.front(), name);
+  return key != nullptr && key->field.type == Type::kMapping;
+}
+
 }  // namespace
 
 std::string type_complaint(std::string_view type, const RawNode& value) {
@@ -107,7 +120,10 @@ std::vector<std::string> parts_of(std::string_view path) {
   return parts;
 }
 
-void put_below(RawNode& root, const std::vector<std::string>& path, RawNode value) {
+void put_below(RawNode& root,
+               const std::vector<std::string>& path,
+               RawNode value,
+               const std::optional<Place>& key_place) {
   RawNode* at = &root;
   for (size_t i = 0; i < path.size(); ++i) {
     if (at->kind != RawNode::Kind::kMap) {
@@ -116,7 +132,7 @@ void put_below(RawNode& root, const std::vector<std::string>& path, RawNode valu
     auto found = std::find_if(at->entries.begin(), at->entries.end(),
                               [&](const RawEntry& entry) { return entry.key.scalar == path[i]; });
     if (found == at->entries.end()) {
-      RawEntry entry{scalar_node(path[i], value.place), RawNode{}};
+      RawEntry entry{scalar_node(path[i], key_place.value_or(value.place)), RawNode{}};
       entry.key.kind = RawNode::Kind::kScalar;
       entry.value.place = value.place;
       at->entries.push_back(std::move(entry));
@@ -358,6 +374,10 @@ std::vector<std::string> Reading::given_below(std::string_view prefix) const {
 }
 
 void Reading::put(std::string_view here, const std::string& yaml, std::string_view path) {
+  const Key* key = find_key(here.substr(0, here.find('.')), here.substr(here.find('.') + 1));
+  if (key == nullptr && !given(path)) {
+    return;  // of a key that is not there only a written value matters
+  }
   put(here, scalar_node(yaml, place(path)));
 }
 
@@ -390,30 +410,19 @@ void Reading::merge_own_section() {
   if (!own_section_) {
     return;
   }
-  const auto merge = [&](const auto& self, std::vector<std::string> path,
-                         const RawNode& node) -> void {
-    // A key's own mapping is one value, but for sections and the mappings of keys.
-    const Key* key = path.size() > 1 ? find_key(path.front(),
-                                                [&] {
-                                                  std::string name = path[1];
-                                                  for (size_t i = 2; i < path.size(); ++i) {
-                                                    name += "." + path[i];
-                                                  }
-                                                  return name;
-                                                }())
-                                     : nullptr;
-    const bool opens = path.size() < 2 || (key != nullptr && key->field.type == Type::kMapping);
-    if (node.kind == RawNode::Kind::kMap && opens) {
+  const auto merge = [&](const auto& self, const std::vector<std::string>& path,
+                         const RawNode& node, const Place& key_place) -> void {
+    if (node.kind == RawNode::Kind::kMap && opens(path)) {
       for (const auto& [name, value] : node.entries) {
         std::vector<std::string> below = path;
         below.push_back(name.scalar);
-        self(self, below, value);
+        self(self, below, value, name.place);
       }
     } else {
-      put_below(result_, path, node);
+      put_below(result_, path, node, key_place);
     }
   };
-  merge(merge, {}, *own_section_);
+  merge(merge, {}, *own_section_, own_section_->place);
 }
 
 }  // namespace tapestry::config::mindformers2

@@ -89,8 +89,12 @@ std::string type_complaint(std::string_view type, const RawNode& value);
 RawNode scalar_node(const std::string& text, const Place& place, bool quoted = false);
 RawNode list_node(const std::vector<std::string>& items, const Place& place, bool quoted = false);
 
-/// Puts a value below a mapping, whose entries on the way are made.
-void put_below(RawNode& root, const std::vector<std::string>& path, RawNode value);
+/// Puts a value below a mapping, whose entries on the way are made; its key has the place of the
+/// value unless another is given.
+void put_below(RawNode& root,
+               const std::vector<std::string>& path,
+               RawNode value,
+               const std::optional<Place>& key_place = {});
 std::vector<std::string> parts_of(std::string_view path);
 
 // The rules, by subject. Each reads its sections and puts what follows.

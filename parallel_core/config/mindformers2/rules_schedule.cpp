@@ -120,10 +120,15 @@ void translate_shape(Reading& r, std::string_view style) {
     put_key(r, "lr_end1", "min_lr", "0.0");
     put_key(r, "final_steps", "lr_final_iters", "0");
     put_key(r, "lr_end2", "final_lr", "");
+    if (const auto steps = steps_of(r, "decay_steps", "decay_ratio")) {
+      const int64_t before = steps_of(r, "warmup_steps", "warmup_ratio").value_or(0) +
+                             r.integer("lr_scheduler.keep_steps");
+      r.put("optimizer_config.lr_decay_iters", concat(before + *steps),
+            written_of(r, "decay_steps", "decay_ratio"));
+    }
     if (r.given("lr_scheduler.num_cycles") && r.number("lr_scheduler.num_cycles") != 0.5) {
       put_key(r, "num_cycles", "lr_num_cycles", "");
     }
-    translate_decay_steps(r);
   } else if (style == "cosine_annealing" || style == "warm_restarts") {
     put_key(r, "eta_min", "min_lr", "0.0");
     if (style == "cosine_annealing") {

@@ -3,7 +3,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/mindformers2/reading.h"
-#include "parallel_core/config/yaml/value.h"
+#include "parallel_core/config/schema/schema.h"
 
 namespace tapestry::config::mindformers2 {
 namespace {
@@ -68,59 +68,6 @@ void translate_batch(Reading& r) {
   r.put("dataset_config.micro_batch_num", concat(global / of_ranks), kGlobal);
 }
 
-std::string table_text(const std::vector<std::vector<std::string>>& table) {
-  std::string text = "[";
-  for (const auto& row : table) {
-    text += text.size() > 1 ? ", [" : "[";
-    for (size_t i = 0; i < row.size(); ++i) {
-      text += concat(i > 0 ? ", " : "", row[i]);
-    }
-    text += "]";
-  }
-  return text + "]";
-}
-
-// Rows of three numbers and how often they are used.
-void translate_coefficients(Reading& r) {
-  constexpr const char* kPath = "optimizer.ns_coefficients";
-  const RawNode* node = r.find(kPath);
-  if (node == nullptr) {
-    return;
-  }
-  const std::string wrong = "expected three numbers, or a list of [[three numbers], iterations]";
-  const auto three = [](const RawNode& list) {
-    std::vector<std::string> out;
-    for (const RawNode& item : list.items) {
-      if (item.kind == RawNode::Kind::kScalar && type_complaint("float", item).empty()) {
-        out.push_back(item.scalar);
-      }
-    }
-    return out.size() == 3 && list.items.size() == 3 ? out : std::vector<std::string>();
-  };
-  std::vector<std::vector<std::string>> table;
-  if (std::vector<std::string> one = three(*node); !one.empty()) {
-    one.push_back(r.text("optimizer.ns_steps"));
-    table.push_back(std::move(one));
-  } else {
-    for (const RawNode& segment : node->items) {
-      std::vector<std::string> row =
-          segment.items.size() == 2 ? three(segment.items[0]) : std::vector<std::string>();
-      if (row.empty() || !type_complaint("int", segment.items[1]).empty()) {
-        r.error(kPath, wrong);
-        return;
-      }
-      row.push_back(segment.items[1].scalar);
-      table.push_back(std::move(row));
-    }
-  }
-  if (table.empty()) {
-    r.error(kPath, wrong);
-    return;
-  }
-  r.put("optimizer_config.ns_coefficients",
-        parse_yaml(table_text(table), node->place, true, r.errors));
-}
-
 void put_or_initial(Reading& r, const char* path, const char* here, const char* initial) {
   if (const RawNode* node = r.find(path)) {
     r.put(here, *node);
@@ -146,7 +93,13 @@ void translate_muon(Reading& r) {
       r.put(concat("optimizer_config.", key), *node);
     }
   }
-  translate_coefficients(r);
+  constexpr const char* kOthers = "optimizer.adamw_include";
+  if (r.is_null(kOthers)) {
+    r.put("optimizer_config.adamw_include",
+          list_node({"*word_embeddings*", "*output_layer*"}, r.place(kOthers), /*quoted=*/true));
+  } else {
+    r.put("optimizer_config.adamw_include", *r.find(kOthers));
+  }
   const bool clips = r.flag("optimizer.qk_clip_enabled");
   const bool latent = r.has_section("model") && !r.is_qwen3();
   if (clips && latent) {
@@ -174,6 +127,21 @@ void translate_adamw(Reading& r) {
   }
 }
 
+// MindFormers decides by the shapes of parameters, which a list, though it is empty, asks for.
+void translate_decay(Reading& r) {
+  constexpr const char* kExclude = "optimizer.weight_decay_exclude";
+  if (r.number("optimizer.weight_decay") == 0) {
+    return;
+  }
+  if (r.is_null(kExclude)) {
+    if (find_key("optimizer_config", "weight_decay_exclude") != nullptr) {
+      r.put("optimizer_config.weight_decay_exclude", list_node({}, r.place(kExclude)));
+    }
+  } else {
+    r.put("optimizer_config.weight_decay_exclude", *r.find(kExclude));
+  }
+}
+
 }  // namespace
 
 void translate_training(Reading& r) {
@@ -192,6 +160,7 @@ void translate_training(Reading& r) {
 }
 
 void translate_optimizer(Reading& r) {
+  translate_decay(r);
   if (r.text("optimizer.type") == "Muon") {
     translate_muon(r);
   } else {

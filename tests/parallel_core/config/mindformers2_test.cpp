@@ -151,7 +151,7 @@ TEST(MindFormers2, WhatIsPassedOverThereIsNamed) {
       "  moe_z_loss_coeff: 0.1\n  moe_expert_capacity_factor: 1.5\n");
   EXPECT_EQ(c.model_config.init_method_std, 0.01);
   EXPECT_EQ(c.moe_config.moe_z_loss_coeff, std::nullopt);
-  EXPECT_THAT(c.notes, AllOf(Contains(Says("f.yaml:22:22 ... initializer_range ... 0.01")),
+  EXPECT_THAT(c.notes, AllOf(Contains(Says("f.yaml:21:22 ... initializer_range ... 0.01")),
                              Contains(Says("scaling_factor ... 40")),
                              Contains(Says("scoring_func ... sigmoid")),
                              Contains(Says("moe_z_loss_coeff ... there is none here")),
@@ -301,6 +301,32 @@ TEST(MindFormers2, Schedules) {
   EXPECT_THAT(wrong("  type: CosineWithWarmUpLR\n  decay_ratio: 2.0\n"), Says("from 0 to 1"));
 }
 
+TEST(MindFormers2, FurtherSchedules) {
+  const auto of = [](const std::string& text) {
+    return load(std::string(kQwen3) + "training: {steps: 100}\nlr_scheduler:\n" + text)
+        .optimizer_config;
+  };
+  const OptimizerConfig down =
+      of("  type: ConstantWithCoolDownLR\n  learning_rate: 1e-3\n  warmup_steps: 5\n"
+         "  keep_steps: 10\n  decay_steps: 40\n  lr_end1: 1e-4\n  final_steps: 20\n"
+         "  lr_end2: 1e-5\n");
+  EXPECT_EQ(down.lr_decay_style, "cooldown");
+  EXPECT_EQ(down.lr_decay_iters, 55);
+  EXPECT_EQ(down.lr_keep_iters, 10);
+  EXPECT_EQ(down.lr_final_iters, 20);
+  EXPECT_EQ(down.min_lr, 1e-4);
+  EXPECT_EQ(down.final_lr, 1e-5);
+  const OptimizerConfig restarts =
+      of("  type: CosineAnnealingWarmRestarts\n  base_lr: 1e-3\n  t_0: 7\n  t_mult: 2\n");
+  EXPECT_EQ(restarts.lr_decay_style, "warm_restarts");
+  EXPECT_EQ(restarts.learning_rate, 1e-3);
+  EXPECT_EQ(restarts.lr_restart_iters, 7);
+  EXPECT_EQ(restarts.lr_restart_mult, 2);
+  EXPECT_EQ(of("  type: CosineAnnealingLR\n  base_lr: 1e-3\n  t_max: 9\n").lr_decay_iters, 9);
+  EXPECT_EQ(of("  type: PolynomialWithWarmUpLR\n  power: 2.0\n").lr_decay_power, 2.0);
+  EXPECT_EQ(of("  type: CosineWithRestartsAndWarmUpLR\n").lr_num_cycles, 1.0);
+}
+
 TEST(MindFormers2, Optimizers) {
   EXPECT_THAT(complaint("optimizer:\n  type: SGD\n"), Says("optimizer.type ... SGD is refused"));
   EXPECT_THAT(complaint("optimizer:\n  ns_steps: 3\n"), Says("ns_steps ... belongs to Muon"));
@@ -320,86 +346,9 @@ TEST(MindFormers2, Optimizers) {
   EXPECT_THAT(muon.betas, ElementsAre(0.8, 0.9));
   EXPECT_EQ(muon.momentum, 0.9);
   EXPECT_EQ(muon.ns_steps, 4);
+  EXPECT_THAT(*muon.adamw_include, ElementsAre("*word_embeddings*", "*output_layer*"));
+  EXPECT_THAT(*qwen3("").optimizer_config.weight_decay_exclude, IsEmpty());
   EXPECT_THAT(complaint("training:\n  max_norm: 0.0\n"), Says("max_norm ... above 0"));
-}
-
-TEST(MindFormers2, Data) {
-  const std::string blend =
-      "train_dataset:\n  dataloader:\n    type: BlendedMegatronDatasetDataLoader\n    config:\n";
-  const DatasetConfig data =
-      qwen3(blend +
-            "      data_path: ['0.3', a, '0.7', b]\n      split: '8, 1, 1'\n"
-            "      create_compressed_eod_mask: True\n      eod: 2\n      pad: -1\n")
-          .dataset_config;
-  EXPECT_THAT(*data.data_path, ElementsAre("0.3", "a", "0.7", "b"));
-  EXPECT_EQ(data.split, "8,1,1");
-  EXPECT_TRUE(data.reset_attention_mask);
-  EXPECT_EQ(data.eos_token_id, 2);
-  EXPECT_EQ(data.pad_token_id, std::nullopt);
-  EXPECT_THAT(complaint(blend + "      data_path: a\n      seq_length: 32\n"),
-              Says("config.seq_length ... 32 ... 16"));
-  EXPECT_THAT(complaint("train_dataset:\n  dataloader:\n    type: MindDataset\n"),
-              Says("MindDataset is refused ... mindrecord"));
-  EXPECT_THAT(complaint(blend + "      data_path: a\n    handler:\n      - type: take\n"
-                                "        n: 3\n"),
-              Says("handler.take.n ... belongs to HFDataLoader"));
-}
-
-TEST(MindFormers2, Examples) {
-  TempDir dir;
-  dir.write("a.jsonl", "{}\n{}\n{}\n");
-  const auto of = [&](const std::string& text) {
-    return "train_dataset:\n  dataloader:\n    type: HFDataLoader\n    path: json\n"
-           "    data_files: " +
-           dir.file("a.jsonl") + "\n" + text;
-  };
-  const std::string pack =
-      "    handler:\n      - {type: AlpacaInstructDataHandler, seq_length: 16}\n"
-      "      - {type: PackingHandler, seq_length: 16, pack_strategy: pack}\n";
-  const DatasetConfig data = qwen3(of(pack)).dataset_config;
-  EXPECT_THAT(*data.sft_data_path, ElementsAre(dir.file("a.jsonl")));
-  EXPECT_TRUE(data.sft_packing);
-  EXPECT_EQ(data.shuffle, false);
-  EXPECT_FALSE(qwen3(of("")).dataset_config.sft_packing);
-  EXPECT_THAT(complaint(of("    handler:\n      - {type: take, n: 2}\n")),
-              Says("handler.take.n ... more than 2 examples ... head -n 2"));
-  EXPECT_NO_THROW(qwen3(of("    handler:\n      - {type: take, n: 3}\n")));
-  EXPECT_THAT(
-      complaint(of("    handler:\n      - {type: PackingHandler, pack_strategy: truncate}\n")),
-      Says("truncate is refused"));
-  EXPECT_THAT(complaint(of("    handler:\n      - {type: takes, n: 3}\n")),
-              Says("takes is not known ... take"));
-  EXPECT_THAT(complaint("train_dataset:\n  dataloader:\n    type: HFDataLoader\n"
-                        "    path: some-hub/alpaca\n"),
-              Says("some-hub/alpaca ... not fetched"));
-}
-
-TEST(MindFormers2, WatchingAndProfiles) {
-  const AllConfig c = qwen3(
-      "monitor:\n  train_state:\n    local_norm: [wq, 'a.b']\n    local_loss: True\n"
-      "    device_norm: True\n  tensorboard:\n    tensorboard_dir: tb\n"
-      "profiler:\n  enable_profiling: True\n  start_step: 2\n  end_step: 3\n"
-      "  profiler_level: 1\n");
-  EXPECT_THAT(*c.monitor_config.local_norm_format, ElementsAre("log"));
-  EXPECT_THAT(c.monitor_config.target, ElementsAre("wq", "a\\.b"));
-  EXPECT_TRUE(c.monitor_config.local_loss_format.has_value());
-  EXPECT_TRUE(c.monitor_config.device_local_norm_format.has_value());
-  EXPECT_EQ(c.tensorboard.tensorboard_dir, "tb");
-  EXPECT_EQ(c.tensorboard.tensorboard_queue_size, 1000);
-  EXPECT_TRUE(c.training_config.profile);
-  EXPECT_EQ(c.training_config.profile_step_end, 3);
-  EXPECT_EQ(c.training_config.profile_level, "level1");
-  EXPECT_EQ(c.training_config.profile_save_path, "./profile");
-  EXPECT_THAT(complaint("context:\n  mode: 0\n"), Says("f.yaml:14:9 ... context.mode ... eagerly"));
-  EXPECT_THAT(complaint("callbacks:\n  - type: MyCallback\n"), Says("MyCallback is not known"));
-}
-
-TEST(MindFormers2, Adapters) {
-  const LoraConfig lora = qwen3("lora_config:\n  target_modules: '.*linear_qkv'\n").lora_config;
-  EXPECT_TRUE(lora.use_lora);
-  EXPECT_EQ(lora.lora_alpha, 16);
-  EXPECT_THAT(lora.target_cells->patterns, ElementsAre(".*(.*qkv_proj).*"));
-  EXPECT_THAT(complaint("lora_config:\n  lora_rank: 4\n"), Says("target_modules ... needed"));
 }
 
 TEST(MindFormers2, Strict) {
@@ -418,8 +367,9 @@ TEST(MindFormers2, Strict) {
   EXPECT_THAT(complaint("parallelism: 3\n"), Says("parallelism: expected a mapping"));
   EXPECT_THAT(complaints([] { load("model: {model_type: deepseek_v4}\ntraining: {steps: 1}\n"); }),
               Says("model_type ... deepseek_v4 is refused ... deepseek_v3, qwen3"));
-  EXPECT_THAT(complaints([] { load("training: {steps: 1}\noptimizer: {type: AdamW}\n"); }),
-              Says("model_type"));
+  EXPECT_THAT(
+      complaints([] { load("training: {steps: 1}\nlr_scheduler: {type: ConstantWarmUpLR}\n"); }),
+      Says("model_type"));
   for (const char* key : {"dsa_indexer_n_heads: 2", "csa_window: 3", "o_groups: 2",
                           "moe_n_hash_layers: 3", "experimental_attention_variant: dsa"}) {
     EXPECT_THAT(complaints([&] { deepseek(std::string("  ") + key + "\n"); }),
