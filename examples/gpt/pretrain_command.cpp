@@ -201,6 +201,14 @@ AllConfig with_resized_model(AskedConfig asked,
   return with_rows;
 }
 
+// Options that say more of another one.
+void check_details(const po::variables_map& arguments) {
+  check<ValueError>(arguments.count("verbose") == 0 || arguments.count("dry_run") != 0,
+                    "--verbose says more of a --dry_run; without one it has no effect");
+  check<ValueError>(arguments.count("to") == 0 || arguments.count("convert_config") != 0,
+                    "--to names the file of --convert_config; without one it has no effect");
+}
+
 // The configuration in the spelling that was asked for; nothing without such an option.
 std::optional<std::string> spelled_config(const po::variables_map& arguments,
                                           const AllConfig& config,
@@ -276,10 +284,7 @@ int run_pretrain(const std::vector<std::string>& given,
                       "own configuration; leave out --",
                       other);
   }
-  check<ValueError>(arguments.count("verbose") == 0 || arguments.count("dry_run") != 0,
-                    "--verbose says more of a --dry_run; without one it has no effect");
-  check<ValueError>(arguments.count("to") == 0 || arguments.count("convert_config") != 0,
-                    "--to names the file of --convert_config; without one it has no effect");
+  check_details(arguments);
   const bool is_about_data = asks_for_data(arguments);
   for (const char* mode : {"evaluate", "verify_layout", "dry_run", "plot_schedule", "find_fault",
                            "which_data", "which_steps"}) {

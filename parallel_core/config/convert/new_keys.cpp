@@ -63,7 +63,7 @@ class NewKeys {
         continue;
       }
       const Value value = key->field.get(config_);
-      if (value.is_null() && !row.type.ends_with('?')) {
+      if (value.is_null() && (row.initial == "null" || !row.type.ends_with('?'))) {
         continue;
       }
       const std::string text = yaml_of(*key, value);

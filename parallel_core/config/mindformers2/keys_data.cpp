@@ -53,7 +53,9 @@ constexpr Row kRows[] = {
     {"train_dataset", "dataloader.config.pad", "int", "-1", Fate::kRule,
      "dataset_config.pad_token_id", "-1: none"},
     {"train_dataset", "dataloader.config.data_path", "list|str", "", Fate::kSame,
-     "dataset_config.data_path", "prefixes, or weight, prefix, weight, prefix, ..."},
+     "dataset_config.data_path",
+     "prefixes, or weight, prefix, weight, prefix, ...; the record of the first data set gives "
+     "tokenizer_type"},
     {"train_dataset", "dataloader.load_func", "str", "load_dataset", Fate::kNothing, "",
      "files are JSONL", "load_dataset"},
     {"train_dataset", "dataloader.path", "str", "", Fate::kRule, "dataset_config.sft_data_path",

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/mindformers2/reading.h"
 #include "parallel_core/config/schema/schema.h"
@@ -34,11 +35,30 @@ std::string shares(const std::string& text) {
   return out;
 }
 
+// MindFormers has no key for the tokenizer of a data set, whose own record says it.
+void take_tokenizer(Reading& r, const std::string& path) {
+  for (const std::string& prefix : r.texts(path)) {
+    std::ifstream in(prefix + ".tokenizer.json");
+    if (!in) {
+      continue;  // a weight, or a data set without a record
+    }
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    const nlohmann::json record = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const auto type = record.is_object() ? record.find("tokenizer_type") : record.end();
+    if (type != record.end() && type->is_string()) {
+      r.put("dataset_config.tokenizer_type",
+            scalar_node(type->get<std::string>(), r.place(path), /*quoted=*/true));
+    }
+    return;
+  }
+}
+
 void translate_blend(Reading& r) {
   const std::string config = concat(kLoader, ".config.");
   if (!r.given(config + "data_path")) {
     r.error(config + "data_path", "is needed: prefixes of data sets, with weights before them");
   }
+  take_tokenizer(r, config + "data_path");
   r.put("dataset_config.split",
         scalar_node(shares(r.text(config + "split")), r.place(config + "split"), true));
   check_length(r, config + "seq_length");

@@ -55,6 +55,21 @@ TEST(MindFormers2Data, Data) {
               Says("handler.take.n ... belongs to HFDataLoader"));
 }
 
+// The record beside a data set says what MindFormers has no key for.
+TEST(MindFormers2Data, TokenizerOfADataSet) {
+  data::TempDir dir;
+  dir.write("a.tokenizer.json", "{\"tokenizer_type\": \"byte\", \"vocab_size\": 257}");
+  const auto of = [&](const std::string& prefix) {
+    return qwen3(
+               "train_dataset:\n  dataloader:\n    type: BlendedMegatronDatasetDataLoader\n"
+               "    config:\n      data_path: ['1', " +
+               dir.file(prefix) + "]\n")
+        .dataset_config.tokenizer_type;
+  };
+  EXPECT_EQ(of("a"), "byte");
+  EXPECT_EQ(of("b"), "sentencepiece");
+}
+
 TEST(MindFormers2Data, Examples) {
   TempDir dir;
   dir.write("a.jsonl", "{}\n{}\n{}\n");

@@ -63,7 +63,7 @@ TEST(StaticFile, WhatItCannotHave) {
     return message_of<ConfigError>([&] { init_configs_from_text(yaml, "f.yaml"); });
   };
   EXPECT_THAT(complaint(replaced(text, "run_mode: 'finetune'", "run_mode: 'predict'")),
-              Says("f.yaml:11 ... run_mode: predict is refused ... generate"));
+              Says("f.yaml:12:11: run_mode: predict is refused ... generate"));
   EXPECT_THAT(complaint(replaced(text, "layer_scale: False", "layer_scale: True")),
               Says("layer_scale"));
   EXPECT_THAT(complaint(replaced(text, "weight_decay: 0.0", "weight_decays: 0.0")),
