@@ -8,6 +8,7 @@
 
 #include "autograd/io/input_file.h"
 #include "interop/architectures/read_hf_config.h"
+#include "parallel_core/config/convert/spelling.h"
 #include "parallel_core/config/read/load.h"
 #include "parallel_core/config/read/loader.h"
 #include "parallel_core/config/yaml/raw_json.h"
@@ -58,6 +59,32 @@ std::string read_config_file(const std::string& path) {
 
 AllConfig init_configs_from_yaml(const std::string& path, const LoadOptions& options) {
   return Loader(path, options, read_hf_config).load(read_config_file(path));
+}
+
+AllConfig init_configs_for_ranks(const std::string& path,
+                                 int64_t ranks,
+                                 const LoadOptions& options) {
+  Loader loader(path, options, read_hf_config);
+  loader.set_ranks(ranks);
+  return loader.load(read_config_file(path));
+}
+
+std::string spelled_yaml(const AllConfig& config, const std::string& spelling, int64_t ranks) {
+  const auto read = [&](const std::string& text) {
+    Loader loader("the converted file", {}, read_hf_config);
+    loader.set_ranks(ranks);
+    return loader.load(text);
+  };
+  check<ValueError>(spelling == "1.x" || spelling == "2.0", "there is no spelling '", spelling,
+                    "'; expected 1.x or 2.0");
+  if (spelling == "1.x") {
+    return config::old_spelling(config, read);
+  }
+  const ModelParallelConfig& p = config.parallel_config;
+  const int64_t model =
+      p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
+  return config::new_spelling(
+      config, p.data_parallel_size.value_or(std::max<int64_t>(1, ranks / model)), read);
 }
 
 AllConfig init_configs_from_args(const std::vector<std::string>& words,

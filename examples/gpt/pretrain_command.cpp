@@ -18,6 +18,7 @@
 #include "interop/export/resized_folder.h"
 #include "parallel_core/config/read/load.h"
 #include "parallel_core/config/read/unknown_names.h"
+#include "parallel_core/config/show/render.h"
 #include "parallel_core/config/yaml/value.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
@@ -41,17 +42,23 @@ std::string version_text() {
 }
 
 // Reads the file with further overrides.
-ConfigLoader loader_of(const std::string& config_path, const LoadOptions& load) {
-  return [config_path, load](const std::vector<std::string>& more) {
+ConfigLoader loader_of(const std::string& config_path, const LoadOptions& load, int64_t ranks) {
+  return [config_path, load, ranks](const std::vector<std::string>& more) {
     LoadOptions all = load;
     all.overrides.insert(all.overrides.end(), more.begin(), more.end());
-    return init_configs_from_yaml(config_path, all);
+    return init_configs_for_ranks(config_path, ranks, all);
   };
 }
 
 // A run's own config.yaml goes on where it lies, not where the run has been before it was moved.
-AllConfig load_config(const std::string& path, const LoadOptions& load) {
-  AllConfig config = init_configs_from_yaml(path, load);
+AllConfig load_config(const std::string& path,
+                      const LoadOptions& load,
+                      std::optional<int64_t> ranks) {
+  const auto read = [&](const LoadOptions& options) {
+    return ranks ? init_configs_for_ranks(path, *ranks, options)
+                 : init_configs_from_yaml(path, options);
+  };
+  AllConfig config = read(load);
   std::vector<std::string> moved = overrides_of_moved_run(path, config);
   if (moved.empty()) {
     return config;
@@ -60,7 +67,7 @@ AllConfig load_config(const std::string& path, const LoadOptions& load) {
   LoadOptions all = load;
   moved.insert(moved.end(), load.overrides.begin(), load.overrides.end());
   all.overrides = std::move(moved);
-  config = init_configs_from_yaml(path, all);
+  config = read(all);
   config.notes.push_back(concat(path, ": the run that it belongs to was moved here from ", old,
                                 " and goes on in ", config.training_config.output_dir,
                                 "; to go on elsewhere give --set training_config.output_dir=DIR"));
@@ -207,13 +214,51 @@ AllConfig with_resized_model(AskedConfig asked,
   std::erase_if(asked.load.overrides,
                 [&](const std::string& word) { return word.starts_with(kFromHf); });
   asked.load.overrides.push_back(concat(kFromHf, config::path_text(resized)));
-  AllConfig with_rows = load_config(asked.path, asked.load);
+  AllConfig with_rows = load_config(asked.path, asked.load, job.world()->size());
   if (job.world()->rank() == 0) {
     say("pretrain_gpt",
         concat("wrote ", resized, ": the model of ", *from_hf, " with ",
                with_rows.model_config.vocab_size, " rows, the new ones the mean of the others"));
   }
   return with_rows;
+}
+
+// Options that say more of another one.
+void check_details(const po::variables_map& arguments) {
+  check<ValueError>(arguments.count("verbose") == 0 || arguments.count("dry_run") != 0,
+                    "--verbose says more of a --dry_run; without one it has no effect");
+  check<ValueError>(arguments.count("to") == 0 || arguments.count("convert_config") != 0,
+                    "--to names the file of --convert_config; without one it has no effect");
+}
+
+// The configuration in the spelling that was asked for; nothing without such an option.
+std::optional<std::string> spelled_config(const po::variables_map& arguments,
+                                          const AllConfig& config,
+                                          int64_t ranks) {
+  if (arguments.count("convert_config") != 0) {
+    return spelled_yaml(config, arguments["convert_config"].as<std::string>(), ranks);
+  }
+  if (arguments.count("print_config") == 0) {
+    return std::nullopt;
+  }
+  const auto& words = arguments["print_config"].as<std::vector<std::string>>();
+  check<ValueError>(words.size() < 2, "--print_config takes one spelling, 1.x or 2.0");
+  return words.empty() || words.front() == "1.x" ? resolved_yaml(config)
+                                                 : spelled_yaml(config, words.front(), ranks);
+}
+
+// Prints it, or writes it to the file of --to.
+void give_config(const po::variables_map& arguments, const std::string& text) {
+  if (arguments.count("to") == 0) {
+    print_result(text);
+    return;
+  }
+  const std::string path = arguments["to"].as<std::string>();
+  check<ValueError>(!std::filesystem::exists(path), path,
+                    ": is there already; give another name, or remove it");
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
 }
 
 }  // namespace
@@ -261,8 +306,7 @@ int run_pretrain(const std::vector<std::string>& given,
                       "own configuration; leave out --",
                       other);
   }
-  check<ValueError>(arguments.count("verbose") == 0 || arguments.count("dry_run") != 0,
-                    "--verbose says more of a --dry_run; without one it has no effect");
+  check_details(arguments);
   const bool is_about_data = asks_for_data(arguments);
   for (const char* mode : {"evaluate", "verify_layout", "dry_run", "plot_schedule", "find_fault",
                            "which_data", "which_steps"}) {
@@ -284,14 +328,20 @@ int run_pretrain(const std::vector<std::string>& given,
                       "--plot_schedule and --", other, " exclude each other");
   }
   add_resumed(arguments, asked);
-  if (const std::optional<int> code =
-          modes.answer_file(arguments, loader_of(asked.path, asked.load), job)) {
+  if (const std::optional<int> code = modes.answer_file(
+          arguments, loader_of(asked.path, asked.load, job.world()->size()), job)) {
     return *code;
   }
   for (std::string& override : modes.overrides(arguments)) {
     asked.load.overrides.push_back(std::move(override));
   }
-  AllConfig config = load_config(asked.path, asked.load);
+  AllConfig config = load_config(asked.path, asked.load, job.world()->size());
+  if (const auto text = spelled_config(arguments, config, job.world()->size())) {
+    if (first) {
+      give_config(arguments, *text);
+    }
+    return kFinished;
+  }
   if (first && !resumes && arguments.count("config_path") == 0) {
     say("pretrain_gpt", concat("takes ", kUsualFile, " of this folder, without --config_path"));
   }
@@ -340,7 +390,7 @@ std::optional<std::string> beyond(std::vector<std::string> words,
     AskedConfig asked = asked_config(arguments);
     add_resumed(arguments, asked);
     const std::vector<std::unique_ptr<RunPart>> made = make_parts(parts);
-    return missing_part(load_config(asked.path, asked.load), pointers_to(made));
+    return missing_part(load_config(asked.path, asked.load, std::nullopt), pointers_to(made));
   } catch (const std::exception&) {  // whoever runs says what is wrong
     return std::nullopt;
   }

@@ -136,6 +136,16 @@ po::options_description pretrain_options() {
                         "steps that --verify_layout trains");
   options.add_options()("plot_schedule", po::value<std::string>()->value_name("FILE"),
                         "draw learning rate and weight decay to this SVG file, and exit");
+  options.add_options()(
+      "print_config",
+      po::value<std::vector<std::string>>()->multitoken()->zero_tokens()->value_name("[2.0]"),
+      "print the resolved configuration with the origin of each value, or in the sections of "
+      "MindFormers 2.0, and exit");
+  options.add_options()("convert_config", po::value<std::string>()->value_name("1.x|2.0"),
+                        "print the file in the other spelling, that of MindFormers 2.0 or of "
+                        "1.x, and exit (docs/mindformers2.md)");
+  options.add_options()("to", po::value<std::string>()->value_name("FILE.yaml"),
+                        "with --convert_config: write there");
   options.add_options()("replay", po::value<std::string>()->value_name("DIR"),
                         "run the bad step of a capsule again (docs/autopsy.md)");
   options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),

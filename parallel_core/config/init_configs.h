@@ -2,6 +2,7 @@
 // line. All go the way of a file: the same checks, defaults and derived values, the same messages.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -17,6 +18,20 @@ namespace tapestry {
 /// and then nothing is changed; what belongs to features not built yet goes to
 /// `config.unsupported`, as it does for a file.
 void resolve(AllConfig& config);
+
+/// init_configs_from_yaml for a job of so many ranks, among which a file of MindFormers 2.0 divides
+/// its steps (training.global_batch_size). Without this, one data-parallel rank is assumed. Other
+/// files do not depend on it.
+AllConfig init_configs_for_ranks(const std::string& path,
+                                 int64_t ranks,
+                                 const LoadOptions& options = {});
+
+/// A configuration's file in the spelling "1.x", the sections of this program and of MindFormers'
+/// dynamic graph, or "2.0", those of MindFormers 2.0 for a job of so many ranks. It resolves to the
+/// same values; what 2.0 has no word for stands below `tapestry`. Comments say where values come
+/// from. ValueError for another spelling; RuntimeError, naming the keys, for values that no file of
+/// 2.0 can have.
+std::string spelled_yaml(const AllConfig& config, const std::string& spelling, int64_t ranks = 1);
 
 /// From sections of keys: {{"model_config", {{"vocab_size", 512}, ...}}, ...}. Numbers and booleans
 /// are not taken from strings. ConfigError as for a file, its places "dict".

@@ -1,10 +1,13 @@
 #include "parallel_core/config/read/loader.h"
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <set>
 #include <utility>
 
+#include "parallel_core/config/mindformers2/static_file.h"
+#include "parallel_core/config/mindformers2/translate.h"
 #include "parallel_core/config/read/parse_value.h"
 #include "parallel_core/config/read/unknown_names.h"
 #include "parallel_core/config/resolve/resolve.h"
@@ -23,6 +26,21 @@ std::string path_of(const Section& section, std::string_view key) {
 const Key* key_at(const std::string& path) {
   const size_t dot = path.find('.');
   return find_key(path.substr(0, dot), path.substr(dot + 1));
+}
+
+// What an override says of the number of data-parallel ranks.
+std::optional<int64_t> data_parallel_size(const std::vector<Override>& overrides) {
+  constexpr std::string_view kKey = "parallel_config.data_parallel_size=";
+  std::optional<int64_t> size;
+  for (const Override& override : overrides) {
+    if (override.text.starts_with(kKey)) {
+      int64_t number = 0;
+      const char* last = override.text.data() + override.text.size();
+      const auto [end, error] = std::from_chars(override.text.data() + kKey.size(), last, number);
+      size = error == std::errc() && end == last && number > 0 ? std::optional(number) : size;
+    }
+  }
+  return size;
 }
 
 ConfigOrigin origin_at(const Place& place, bool is_override) {
@@ -62,8 +80,48 @@ AllConfig Loader::load(const std::string& text) {
   return load(parse_yaml(text, {name_}, /*fixed_place=*/false, findings_.errors));
 }
 
+// A file of MindFormers 2.0 as one of ours, with the overrides that are its own already in it.
+RawNode Loader::translated(const RawNode& root) {
+  RawNode whole = root;
+  std::vector<Override> others;
+  for (const Override& override : overrides_) {
+    const std::string path = override.text.substr(0, override.text.find('='));
+    const bool is_own = override.text.find('=') != std::string::npos &&
+                        path.find('.') != std::string::npos && mindformers2::is_own_path(path);
+    if (!is_own) {
+      others.push_back(override);
+    } else if (!mindformers2::put_override(whole, override.text, Place{override.place},
+                                           findings_.errors)) {
+      findings_.error(Place{override.place}, path + ": lies in a list; change it in the file");
+    }
+  }
+  overrides_ = std::move(others);
+  mindformers2::Translation translation =
+      mindformers2::translate(whole, ranks_, data_parallel_size(overrides_));
+  findings_.errors.insert(findings_.errors.end(), translation.errors.begin(),
+                          translation.errors.end());
+  findings_.notes.insert(findings_.notes.end(), translation.notes.begin(), translation.notes.end());
+  return std::move(translation.root);
+}
+
 AllConfig Loader::load(const RawNode& root) {
-  entries_.read(root, model_type_);
+  if (root.kind == RawNode::Kind::kMap && mindformers2::is_dialect(root)) {
+    model_type_ = "model_config";
+    const RawNode ours = translated(root);
+    if (!findings_.errors.empty()) {
+      throw ConfigError(findings_.errors);
+    }
+    entries_.read(ours, model_type_);
+  } else if (root.kind == RawNode::Kind::kMap && mindformers2::is_static_file(root)) {
+    const mindformers2::Translation translation = mindformers2::translate_static(root);
+    findings_.errors.insert(findings_.errors.end(), translation.errors.begin(),
+                            translation.errors.end());
+    findings_.notes.insert(findings_.notes.end(), translation.notes.begin(),
+                           translation.notes.end());
+    entries_.read(translation.root, model_type_);
+  } else {
+    entries_.read(root, model_type_);
+  }
   if (root.kind != RawNode::Kind::kMap) {
     throw ConfigError(findings_.errors);
   }

@@ -2,6 +2,7 @@
 // everything that is wrong, told at once.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
@@ -29,12 +30,16 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
+  /// Of the whole job: what a file of MindFormers 2.0 says of a step is divided among them.
+  void set_ranks(int64_t ranks) { ranks_ = ranks; }
+
   AllConfig load(const std::string& text);
   AllConfig load(const RawNode& root);
   /// What was set in C++, or read earlier and not changed since.
   AllConfig load(const AllConfig& values);
 
  private:
+  RawNode translated(const RawNode& root);
   AllConfig complete();
   std::optional<HfConfig> take_from_hf();
   bool starts_from_dense() const;
@@ -59,6 +64,7 @@ class Loader {
   ReadModelFolder read_folder_;
   std::string model_type_;
   std::vector<Override> overrides_;
+  std::optional<int64_t> ranks_;
   Findings findings_;
   Entries entries_;
   AllConfig config_;
