@@ -5,5 +5,6 @@ small pretrain_gpt "$tiny" --set dataset_config.tokenizer_type=byte
 runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set optimizer_config.optimizer_type=Muon'
 says 'loss'
 leaves output/checkpoint/step_00000002
+prepare rm -rf output
 runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set optimizer_config.optimizer_type=Muon --set optimizer_config.qk_clip_enabled=True --set optimizer_config.qk_clip_threshold=50'
 says 'loss'
