@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
