@@ -9,6 +9,7 @@
 #include "diagnosis/dump/run/rounding_noise.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/optimizer/parameter_rules.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/transformer/activation_recorder.h"
 
@@ -31,6 +32,20 @@ class OrderedRecorder final : public ActivationRecorder {
  private:
   std::vector<std::string>& order_;
 };
+
+// What the configuration says of each parameter: by names if it has lists of these, else by flags.
+std::map<std::string, bool> configured_decays(const AllConfig& config, const nn::Module& model) {
+  std::map<std::string, bool> out;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    out[entry.name] = entry.parameter->flags().decay;
+  }
+  if (has_decay_rules(config.optimizer_config)) {
+    for (const ParameterChoice& choice : decay_choices(config, model)) {
+      out[choice.parameter] = choice.chosen;
+    }
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -108,11 +123,12 @@ OwnRun OwnTraining::train(int64_t steps,
   }
   Parameters parameters;
   parameters.schedule = get_optimizer_param_scheduler(config_, get_data_parallel_world_size());
+  const std::map<std::string, bool> decays = configured_decays(config_, *training.model);
   for (const nn::Module::NamedParameter& entry : training.model->named_parameters()) {
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
       run.tensors.push_back(logical.name);
       run.paths[logical.name] = entry.name.substr(0, entry.name.rfind('.'));
-      parameters.decays[logical.name] = entry.parameter->flags().decay;
+      parameters.decays[logical.name] = decays.at(entry.name);
       parameters.owner[logical.name] = entry.name;
     }
   }

@@ -6,8 +6,7 @@ runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set optim
 says 'loss'
 leaves output/checkpoint/step_00000002
 
-prepare rm -rf output
-runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set optimizer_config.lr_decay_style=warm_restarts --set optimizer_config.lr_restart_iters=20 --set optimizer_config.min_lr=0.0001'
+runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set training_config.output_dir=restarts --set optimizer_config.lr_decay_style=warm_restarts --set optimizer_config.lr_restart_iters=20 --set optimizer_config.min_lr=0.0001'
 says 'loss'
 
 prepare rm -rf output

@@ -99,6 +99,16 @@ TEST_F(FindFaultProgram, TakesTheFolderOfARun) {
   EXPECT_THAT(out_, HasSubstr("stage none"));
 }
 
+// What decays by the names of the configuration, and not by flags, is as it should be.
+TEST_F(FindFaultProgram, DecayByNameIsNoFault) {
+  const std::string names =
+      " --set optimizer_config.lr_warmup_iters=0 --set optimizer_config.weight_decay=0.5 --set "
+      "'optimizer_config.weight_decay_exclude=[linear_fc2, layers.1]'";
+  ASSERT_EQ(pretrain("--config_path o.yaml" + names), 0) << said();
+  EXPECT_EQ(find_fault(names + " --json fault.json", "run"), 0) << said();
+  EXPECT_EQ(verdict()["verdict"], "agree");
+}
+
 TEST_F(FindFaultProgram, RefusesWhatCannotBeCompared) {
   const auto refused = [&](const std::string& more, const std::string& reference,
                            const std::string& expected) {
