@@ -151,6 +151,14 @@ Work causal_attention_case(DType dtype) {
   };
 }
 
+// Forward alone, of 1,024 tokens.
+Work attention_forward_case(DType dtype, const AttentionOptions& options) {
+  const Tensor q = values({1, 12, 1024, 64}, dtype, false);
+  const Tensor k = values({1, 12, 1024, 64}, dtype, false);
+  const Tensor v = values({1, 12, 1024, 64}, dtype, false);
+  return [=] { keep({scaled_dot_product_attention(q, k, v, options)}); };
+}
+
 // As a layer of 12 heads of 64 channels has it: query, key and value are slices of one projection,
 // and the rows of a head lie 12 * 3 * 64 elements apart.
 Work qkv_attention_case(DType dtype,
@@ -402,6 +410,24 @@ std::vector<Case> cases() {
         "capped_attention/1x1024x12x64",
         [](DType t) { return qkv_attention_case(t, 1, 1024, {.causal = true, .score_cap = 50}); },
         6.0 * 12 * 1024 * 1024 * 64, 0);
+    // The same as without a cap, and the largest score of each head with it.
+    add(
+        "measured_attention/1x1024x12x64",
+        [](DType t) {
+          return qkv_attention_case(t, 1, 1024,
+                                    {.causal = true, .max_logits = zeros({12}, kFloat32)});
+        },
+        6.0 * 12 * 1024 * 1024 * 64, 0);
+    add(
+        "qkv_attention_forward/1x1024x12x64",
+        [](DType t) { return attention_forward_case(t, {.causal = true}); },
+        2.0 * 12 * 1024 * 1024 * 64, 0);
+    add(
+        "measured_attention_forward/1x1024x12x64",
+        [](DType t) {
+          return attention_forward_case(t, {.causal = true, .max_logits = zeros({12}, kFloat32)});
+        },
+        2.0 * 12 * 1024 * 1024 * 64, 0);
     // Forward reads the logits, backward reads them and writes their gradient.
     add("cross_entropy/1024x50304", cross_entropy_case, 0, 3 * kLogitRows * kVocab * size);
   }

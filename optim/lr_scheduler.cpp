@@ -18,8 +18,10 @@ void Schedule::apply(Optimizer& optimizer, Position position) const {
   const double lr = learning_rate(position);
   const std::optional<double> wd = weight_decay(position);
   for (ParamGroup& group : optimizer.param_groups()) {
-    group.lr = lr * group.lr_mult;
-    if (wd) {
+    if (!group.keeps_lr) {
+      group.lr = lr * group.lr_mult;
+    }
+    if (wd && !group.keeps_weight_decay) {
       group.weight_decay = *wd * group.wd_mult;
     }
   }

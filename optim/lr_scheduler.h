@@ -28,7 +28,8 @@ class Schedule {
   /// Unset: each group keeps its own.
   virtual std::optional<double> weight_decay(Position position) const = 0;
 
-  /// Writes both, times each group's factors, into the groups.
+  /// Writes both, times each group's factors, into the groups, but for what a group keeps
+  /// (ParamGroup).
   void apply(Optimizer& optimizer, Position position) const;
 };
 

@@ -13,9 +13,6 @@ namespace tapestry::optim {
 
 namespace {
 
-constexpr double kA = 3.4445;
-constexpr double kB = -4.7750;
-constexpr double kC = 2.0315;
 constexpr double kNormEps = 1e-7;
 
 // c = alpha op(a) op(b) + beta c of matrices that lie together; c is [m, n].
@@ -41,30 +38,34 @@ void multiply(double alpha, const Factor& a, const Factor& b, double beta, const
 }
 
 // x becomes orthogonal in place; it is the working copy, already scaled.
-void orthogonalise(Tensor x, int64_t steps, const Tensor& out) {
+void orthogonalise(Tensor x, const std::vector<NewtonSchulzSegment>& segments, const Tensor& out) {
   const bool wide = x.size(0) <= x.size(1);
   const int64_t small = std::min(x.size(0), x.size(1));
   const Tensor gram = empty({small, small}, x.dtype());
   const Tensor polynomial = empty({small, small}, x.dtype());
   Tensor next = empty(x.shape(), x.dtype());
-  for (int64_t step = 0; step < steps; ++step) {
-    multiply(1, {x, !wide}, {x, wide}, 0, gram);
-    copy_values(gram, polynomial);
-    multiply(kC, {gram}, {gram}, kB, polynomial);
-    copy_values(x, next);
-    if (wide) {
-      multiply(1, {polynomial}, {x}, kA, next);
-    } else {
-      multiply(1, {x}, {polynomial}, kA, next);
+  for (const NewtonSchulzSegment& segment : segments) {
+    for (int64_t step = 0; step < segment.steps; ++step) {
+      multiply(1, {x, !wide}, {x, wide}, 0, gram);
+      copy_values(gram, polynomial);
+      multiply(segment.c, {gram}, {gram}, segment.b, polynomial);
+      copy_values(x, next);
+      if (wide) {
+        multiply(1, {polynomial}, {x}, segment.a, next);
+      } else {
+        multiply(1, {x}, {polynomial}, segment.a, next);
+      }
+      std::swap(x, next);
     }
-    std::swap(x, next);
   }
   copy_values(x, out);
 }
 
 }  // namespace
 
-Tensor newton_schulz(const Tensor& x, int64_t steps, DType products) {
+Tensor newton_schulz(const Tensor& x,
+                     const std::vector<NewtonSchulzSegment>& segments,
+                     DType products) {
   check<ValueError>(x.dim() >= 2 && x.is_contiguous(),
                     "newton_schulz: takes contiguous matrices, got ", describe(x));
   check<TypeError>((x.dtype() == kFloat32 || x.dtype() == kFloat64) &&
@@ -85,10 +86,14 @@ Tensor newton_schulz(const Tensor& x, int64_t steps, DType products) {
       work = empty(matrix, products);
       copy_values(scaled, work);
     }
-    orthogonalise(work, steps,
+    orthogonalise(work, segments,
                   alias(out, matrix, contiguous_strides(matrix), out.offset() + first));
   }
   return out;
+}
+
+Tensor newton_schulz(const Tensor& x, int64_t steps, DType products) {
+  return newton_schulz(x, {NewtonSchulzSegment{.steps = steps}}, products);
 }
 
 DType fastest_newton_schulz_dtype() {

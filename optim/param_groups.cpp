@@ -12,13 +12,16 @@ namespace tapestry::optim {
 
 namespace {
 
-// A group's own number keeps its ratio to the optimizer's as the factor for schedules.
-void take_default(GroupValue& own, double& factor, double of_optimizer) {
+// A group's own number keeps its ratio to the optimizer's as the factor for schedules, or itself
+// where there is none.
+void take_default(GroupValue& own, double& factor, bool& is_kept, double of_optimizer) {
   if (!own) {
     own = of_optimizer * factor;
   } else if (*own == 0) {
     factor = 0;
-  } else if (factor == 1 && of_optimizer != 0) {
+  } else if (factor == 1 && of_optimizer == 0) {
+    is_kept = true;
+  } else if (factor == 1) {
     factor = *own / of_optimizer;
   }
 }
@@ -80,8 +83,8 @@ void ParamGroups::enter(size_t g) {
                       group.names[i], "' appears twice");
   }
   slots_ = std::move(slots);
-  take_default(group.lr, group.lr_mult, defaults_.lr);
-  take_default(group.weight_decay, group.wd_mult, defaults_.weight_decay);
+  take_default(group.lr, group.lr_mult, group.keeps_lr, defaults_.lr);
+  take_default(group.weight_decay, group.wd_mult, group.keeps_weight_decay, defaults_.weight_decay);
 }
 
 const ParamGroups::Slot* ParamGroups::find(const std::string& name) const {

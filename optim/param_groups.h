@@ -20,7 +20,8 @@ struct ParamGroup {
   std::vector<std::string> names;
   /// Of the next step; schedules write both. What a group leaves out is the optimizer's, times the
   /// factor below. What it gives keeps its ratio to the optimizer's under a schedule: that becomes
-  /// the factor, unless one was given too or the optimizer's is 0. So a 0 that is given stays 0.
+  /// the factor, unless one was given too. So a 0 that is given stays 0. To an optimizer's 0 there
+  /// is no ratio: schedules leave what is given then (keeps_lr, keeps_weight_decay).
   GroupValue lr = {};
   GroupValue weight_decay = {};
   double lr_mult = 1;  ///< factor that a schedule applies for this group
@@ -32,6 +33,9 @@ struct ParamGroup {
   /// Without a parameter in any group there is nothing to train, which is an error unless others
   /// train: where a stage of a pipeline has none.
   bool may_be_empty = false;
+  /// Schedules leave lr, or weight_decay, as it is.
+  bool keeps_lr = false;
+  bool keeps_weight_decay = false;
 };
 
 /// What groups have that say nothing else.

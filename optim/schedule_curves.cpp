@@ -27,6 +27,22 @@ Curve between(const char* name, double first, double last, double length, Factor
   };
 }
 
+// How much is left after the share r of half a wave.
+double half_wave(double r) { return 0.5 * (std::cos(std::numbers::pi * r) + 1.0); }
+
+// Where position is in cycles of growing length: the share of its own that has passed.
+double share_of_cycle(double position, double length, double factor) {
+  if (factor == 1.0) {
+    return std::fmod(position, length) / length;
+  }
+  double begin = 0;
+  while (position >= begin + length) {
+    begin += length;
+    length *= factor;
+  }
+  return (position - begin) / length;
+}
+
 }  // namespace
 
 Curve constant(double value) {
@@ -38,8 +54,32 @@ Curve linear(double first, double last, double length) {
 }
 
 Curve cosine(double first, double last, double length) {
-  return between("cosine", first, last, length,
-                 [](double r) { return 0.5 * (std::cos(std::numbers::pi * r) + 1.0); });
+  return between("cosine", first, last, length, half_wave);
+}
+
+Curve cosine_waves(double first, double last, double length, double waves) {
+  check_positive("cosine_waves", "waves", waves);
+  return between("cosine_waves", first, last, length,
+                 [waves](double r) { return half_wave(2.0 * waves * r); });
+}
+
+Curve cosine_restarts(double first, double last, double length, double cycles) {
+  check_positive("cosine_restarts", "cycles", cycles);
+  return between("cosine_restarts", first, last, length,
+                 [cycles](double r) { return half_wave(std::fmod(cycles * r, 1.0)); });
+}
+
+Curve cosine_annealing(double first, double last, double length) {
+  check_positive("cosine_annealing", "length", length);
+  return [=](double position) { return last + half_wave(position / length) * (first - last); };
+}
+
+Curve warm_restarts(double first, double last, double length, double factor) {
+  check_positive("warm_restarts", "length", length);
+  check<ValueError>(factor >= 1, "curve::warm_restarts: factor must be 1 or more, got ", factor);
+  return [=](double position) {
+    return last + half_wave(share_of_cycle(position, length, factor)) * (first - last);
+  };
 }
 
 Curve polynomial(double first, double last, double length, double power) {

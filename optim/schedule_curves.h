@@ -23,6 +23,18 @@ Curve constant(double value);
 Curve linear(double first, double last, double length);
 /// last + (first - last) (1 + cos(pi r)) / 2.
 Curve cosine(double first, double last, double length);
+/// The same with a number of waves, above 0: last + (first - last) (1 + cos(2 pi waves r)) / 2. One
+/// half of a wave is cosine.
+Curve cosine_waves(double first, double last, double length, double waves);
+/// last + (first - last) (1 + cos(pi (cycles r mod 1))) / 2: half a wave in each of the cycles, of
+/// which there may be a fraction.
+Curve cosine_restarts(double first, double last, double length, double cycles);
+/// The wave of cosine without an end: it rises again to `first`, which it reaches at 2 length.
+Curve cosine_annealing(double first, double last, double length);
+/// Half a wave from first to last in each cycle, without an end; the first cycle is `length` long,
+/// each other `factor` (1 or more) times the one before. Source: Loshchilov & Hutter 2017,
+/// arXiv:1608.03983.
+Curve warm_restarts(double first, double last, double length, double factor);
 /// last + (first - last) (1 - r)^power.
 Curve polynomial(double first, double last, double length, double power);
 /// last + (first - last) (2 0.5^r - 1).

@@ -89,6 +89,7 @@ class Checklist {
   bool says_something(Where where) const;
   bool has_experts(const ChecklistSide& side) const;
   bool has_text(const ChecklistSide& side, const char* key, const char* text) const;
+  bool has_template(const ChecklistSide& side) const;
   bool differs(std::string_view key) const;
   bool is_constant_decay(std::string_view key) const;
   void add_learning_rates();
@@ -130,6 +131,10 @@ bool Checklist::has_text(const ChecklistSide& side, const char* key, const char*
   return found != side.values.end() && found->second == Value(std::string(text));
 }
 
+bool Checklist::has_template(const ChecklistSide& side) const {
+  return side.values.contains("chat_template") && !has_text(side, "chat_template", "none");
+}
+
 bool Checklist::says_something(Where where) const {
   constexpr const char* kPositions = "model_config.position_embedding_type";
   constexpr const char* kRopeType = "model_config.rotary_config.rope_type";
@@ -147,6 +152,8 @@ bool Checklist::says_something(Where where) const {
       return either(kPositions, "learned_absolute");
     case Where::kLossScale:
       return either("model_config.compute_dtype", "float16");
+    case Where::kTemplate:
+      return has_template(ours_) || has_template(other_);
     case Where::kAlways:
       break;
   }

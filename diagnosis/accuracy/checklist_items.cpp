@@ -1,8 +1,10 @@
 #include "diagnosis/accuracy/checklist_items.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "autograd/tensor/error.h"
+#include "diagnosis/accuracy/template_text.h"
 
 namespace tapestry::accuracy {
 namespace checklist_items_file {
@@ -193,6 +195,22 @@ Value accumulation(const AllConfig& /*config*/, const SideOptions& /*options*/) 
   return {dtype_text(kFloat32)};
 }
 
+// The router under either name: gates are normalised before tokens are dropped, as in V2.
+Value routing_policy(const AllConfig& /*config*/, const SideOptions& /*options*/) {
+  return {std::string("TopkRouterV2")};
+}
+
+Value fused_router(const AllConfig& /*config*/, const SideOptions& /*options*/) { return {true}; }
+
+Value chat_template(const AllConfig& config, const SideOptions& /*options*/) {
+  std::string mark = run_template(config);
+  return mark.empty() ? Value() : Value(std::move(mark));
+}
+
+Value program_version(const AllConfig& /*config*/, const SideOptions& options) {
+  return options.program.empty() ? Value() : Value(options.program);
+}
+
 constexpr ChecklistItem kItems[] = {
     {kStructure, "model_config.num_layers", Effect::kMeaning, kAnotherModel},
     {kStructure, "model_config.mtp_num_layers", Effect::kMeaning,
@@ -295,6 +313,14 @@ constexpr ChecklistItem kItems[] = {
      Where::kExperts},
     {kExpertsGroup, "moe_config.moe_router_pre_softmax", Effect::kMeaning, kRouting,
      Where::kExperts, softmax_of_all},
+    {kExpertsGroup, "routing_policy", Effect::kMeaning,
+     "TopkRouterV1 normalises gates after tokens are dropped, and lets a token choose a full "
+     "expert "
+     "again: TopkRouterV2 on that side",
+     Where::kExperts, routing_policy},
+    {kExpertsGroup, "use_fused_ops_topkrouter", Effect::kRounding,
+     "the same choice by another kernel; switch it on there to compare", Where::kExperts,
+     fused_router},
     {kExpertsGroup, "moe_config.norm_topk_prob", Effect::kMeaning, kRouting, Where::kExperts,
      gates_add_up},
     {kExpertsGroup, "moe_config.moe_router_topk_scaling_factor", Effect::kMeaning, kRouting,
@@ -400,6 +426,14 @@ constexpr ChecklistItem kItems[] = {
      .effect = Effect::kRounding,
      .advice = "switch it on where it is off, to compare step by step",
      .of = always_deterministic},
+    {kOther, "chat_template", Effect::kMeaning,
+     "conversations become other texts: the same template in training, in inference and on both "
+     "sides",
+     Where::kTemplate, chat_template},
+    {kOther, "program_version", Effect::kRounding,
+     "another program, or another version of it: keep both in your notes, as defaults change "
+     "between versions",
+     Where::kAlways, program_version},
     {kOther, "overflow_mode", Effect::kMeaning,
      "infinities on one side, saturation at the largest number on the other", Where::kAlways,
      overflow_mode},

@@ -19,11 +19,12 @@ enum class Effect : uint8_t {
 /// When an item says anything.
 enum class Where : uint8_t {
   kAlways,
-  kExperts,   ///< one of the two has experts
-  kRotary,    ///< one of the two turns queries and keys
-  kScaled,    ///< one of the two turns other than by the plain series of frequencies
-  kLearned,   ///< one of the two has a table of positions
-  kLossScale  ///< one of the two computes in float16
+  kExperts,    ///< one of the two has experts
+  kRotary,     ///< one of the two turns queries and keys
+  kScaled,     ///< one of the two turns other than by the plain series of frequencies
+  kLearned,    ///< one of the two has a table of positions
+  kLossScale,  ///< one of the two computes in float16
+  kTemplate    ///< one of the two has a template of conversations
 };
 
 struct ChecklistItem {

@@ -9,6 +9,7 @@
 #include "autograd/tensor/error.h"
 #include "diagnosis/accuracy/checklist_items.h"
 #include "diagnosis/accuracy/replay_case.h"
+#include "diagnosis/accuracy/template_text.h"
 #include "parallel_core/config/schema/schema.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 
@@ -86,8 +87,9 @@ ChecklistSide read_reference(const std::string& text, const std::string& file) {
   for (const char* key :
        {"fused_qkv", "fused_attention", "model_config.use_fused_kernels", "zero_level",
         "parallel_config.deterministic_mode", "overflow_mode", "graph_fusion", "gradient_dtype",
-        "product_sums_dtype", "dataset_config.eod_mask_loss", "dataset_config.reset_attention_mask",
-        "dataset_config.reset_position_ids"}) {
+        "product_sums_dtype", "program_version", "chat_template", "routing_policy",
+        "use_fused_ops_topkrouter", "dataset_config.eod_mask_loss",
+        "dataset_config.reset_attention_mask", "dataset_config.reset_position_ids"}) {
     side.values.erase(key);
   }
   std::error_code error;
@@ -130,6 +132,13 @@ ChecklistSide read_hugging_face(const std::string& text, const std::string& file
     }
   }
   add_expert_layers(hf, side);
+  const std::string mark = folder_template(fs::path(file).parent_path().string());
+  side.values["chat_template"] = Value(mark.empty() ? std::string("none") : mark);
+  const PlainJson json = PlainJson::parse(text);
+  if (const auto version = json.find("transformers_version");
+      version != json.end() && version->is_string()) {
+    side.values["program_version"] = Value("transformers " + version->get<std::string>());
+  }
   if (!side.values.contains("attention_pattern")) {
     side.values["attention_pattern"] = Value(std::string("causal"));
   }

@@ -46,6 +46,7 @@ struct ChecklistSide {
 /// Sequences of a step that more than one rank computes need their number, which no file says.
 struct SideOptions {
   int64_t data_parallel_size = 1;
+  std::string program = {};  ///< "Tapestry 0.9.0", of our configurations
 };
 
 /// Reads a configuration of pretrain_gpt. IoError, ConfigError.

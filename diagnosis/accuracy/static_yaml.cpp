@@ -12,6 +12,7 @@
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "diagnosis/accuracy/checklist_side.h"
+#include "diagnosis/accuracy/template_text.h"
 #include "parallel_core/config/yaml/raw_yaml.h"
 
 namespace tapestry::accuracy {
@@ -30,6 +31,7 @@ struct StaticName {
 };
 
 constexpr std::string_view kModel = "model.model_config.";
+constexpr std::string_view kBatch = "batch_size, micro-batches and data_parallel";
 
 // What a value means without more. Paths are tried in this order; the first that is there counts.
 constexpr StaticName kNames[] = {
@@ -82,6 +84,8 @@ constexpr StaticName kNames[] = {
     {"moe_config.expert_num", "moe_config.num_experts"},
     {"moe_config.num_experts_chosen", "moe_config.moe_router_topk"},
     {"moe_config.moe_intermediate_size", "moe_config.moe_ffn_hidden_size"},
+    {"moe_config.routing_policy", "routing_policy"},
+    {"moe_config.use_fused_ops_topkrouter", "use_fused_ops_topkrouter"},
     {"moe_config.norm_topk_prob", "moe_config.norm_topk_prob"},
     {"moe_config.routed_scaling_factor", "moe_config.moe_router_topk_scaling_factor",
      Form::kNumber},
@@ -222,9 +226,10 @@ class StaticReader {
   void read_model();
   void read_widths();
   void read_experts();
+  void read_shared_experts();
   void read_optimizer();
   void read_batches();
-  int64_t product(std::initializer_list<int64_t> factors) const;
+  int64_t product(std::string_view of, std::initializer_list<int64_t> factors) const;
   void read_schedule();
   void read_other();
 
@@ -305,10 +310,34 @@ void StaticReader::read_experts() {
                               ? "position"
                               : "choice")));
   }
+  read_shared_experts();
   if (has("moe_config.use_gating_sigmoid")) {
     const Value sigmoid = scalar("moe_config.use_gating_sigmoid");
     put("moe_config.moe_router_score_function",
         Value(std::string(sigmoid == Value(true) ? "sigmoid" : "softmax")));
+  }
+}
+
+// Their number; each is as wide as a routed one, whose width may be given as that of dense layers.
+void StaticReader::read_shared_experts() {
+  constexpr const char* kNumber = "moe_config.shared_expert_num";
+  if (!has(kNumber)) {
+    return;
+  }
+  const int64_t number = integer(kNumber);
+  check<ValueError>(number >= 0, place(kNumber), ": is ", number, "; expected a number from 0 on");
+  const auto width =
+      side_.values.find(has("moe_config.moe_intermediate_size") ? "moe_config.moe_ffn_hidden_size"
+                                                                : "model_config.ffn_hidden_size");
+  if (number == 0) {
+    put("moe_config.moe_shared_expert_intermediate_size", Value(std::string("none")));
+  } else if (width != side_.values.end() && width->second.is<int64_t>()) {
+    put("moe_config.moe_shared_expert_intermediate_size",
+        Value(product("shared_expert_num and the width of an expert",
+                      {number, width->second.as<int64_t>()})));
+  } else {
+    side_.notes.push_back(
+        concat(kNumber, " is ", number, ", but nothing says how wide an expert is"));
   }
 }
 
@@ -348,25 +377,24 @@ void StaticReader::read_batches() {
   const int64_t pipeline = integer_or("parallel_config.pipeline_stage", 1);
   // micro_batch_num counts with a pipeline alone.
   const int64_t micro =
-      product({integer_or("runner_config.gradient_accumulation_steps", 1),
-               pipeline > 1 ? integer_or("parallel_config.micro_batch_num", 1) : 1,
-               integer_or("micro_batch_interleave_num", 1)});
+      product(kBatch, {integer_or("runner_config.gradient_accumulation_steps", 1),
+                       pipeline > 1 ? integer_or("parallel_config.micro_batch_num", 1) : 1,
+                       integer_or("micro_batch_interleave_num", 1)});
   put("micro_batches", Value(micro));
   if (has("parallel_config.data_parallel")) {
-    put("global_batch_size", Value(product({integer("runner_config.batch_size"), micro,
-                                            integer("parallel_config.data_parallel")})));
+    put("global_batch_size", Value(product(kBatch, {integer("runner_config.batch_size"), micro,
+                                                    integer("parallel_config.data_parallel")})));
   }
 }
 
-int64_t StaticReader::product(std::initializer_list<int64_t> factors) const {
+int64_t StaticReader::product(std::string_view of, std::initializer_list<int64_t> factors) const {
   constexpr double kLargest = 2147483647;
   double whole = 1;
   for (const int64_t factor : factors) {
     whole *= static_cast<double>(factor);
   }
-  check<ValueError>(whole >= 1 && whole <= kLargest, side_.file, ": batch_size, micro-batches and ",
-                    "data_parallel together are ", whole, "; expected a number from 1 to ",
-                    kLargest);
+  check<ValueError>(whole >= 1 && whole <= kLargest, side_.file, ": ", of, " together are ", whole,
+                    "; expected a number from 1 to ", kLargest);
   return static_cast<int64_t>(whole);
 }
 
@@ -433,6 +461,10 @@ void StaticReader::read_other() {
   }
   if (has(in_model("pad_token_id"))) {
     side_.token_ids.pad = integer(in_model("pad_token_id"));
+  }
+  constexpr const char* kTemplate = "processor.tokenizer.chat_template";
+  if (has(kTemplate)) {
+    put("chat_template", Value(template_mark(text(kTemplate))));
   }
   put("attention_pattern", Value(std::string("causal")));
 }

@@ -192,9 +192,7 @@ void read_places(const Section& common, DumpConfig& config) {
     }
     config.path = (std::filesystem::path(data) / "debug_dump").string();
   }
-  if (!std::filesystem::path(config.path).is_absolute()) {
-    common.fail("path", "'", config.path, "' is not absolute");
-  }
+  config.path = std::filesystem::absolute(config.path).lexically_normal().string();
   common.text("net_name", config.net_name);
   if (!is_plain_file_name(config.net_name)) {
     common.fail("net_name", "'", config.net_name, "' is no name of a folder");

@@ -22,7 +22,8 @@ struct DumpConfig {
   // common_dump_settings
   bool only_overflow = false;  ///< op_debug_mode 3: only ops that make a NaN or an infinity
   bool only_kernels = false;   ///< dump_mode 1: only ops of `kernels`
-  std::string path;            ///< output root, absolute; the default is filled in
+  std::string path;            ///< output root, absolute: one that was relative lies in the
+                               ///< current directory; the default is filled in
   std::string net_name = "Net";
   IterationSet iteration;
   SavedData saved_data = SavedData::kTensor;
@@ -57,7 +58,7 @@ struct DumpConfig {
 /// IoError if the file cannot be read or is no JSON. ValueError, with file, field, value and what
 /// was expected, for unknown fields, values of another type or outside their range, and what does
 /// not exist here: op_debug_mode 4, dump_mode 2, file_format bin; for dump_mode 1 without kernels,
-/// lists that leave nothing to dump, a path that is not absolute, and no path at all.
+/// lists that leave nothing to dump, and no path at all.
 DumpConfig read_dump_config(const std::string& file);
 
 }  // namespace tapestry::dump

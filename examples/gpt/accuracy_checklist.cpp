@@ -1,4 +1,6 @@
 // accuracy checklist OURS OTHER
+#include <tapestry_version.h>
+
 #include <boost/program_options.hpp>
 
 #include "autograd/tensor/error.h"
@@ -43,10 +45,11 @@ int accuracy_checklist(std::vector<std::string> words) {
   check<ValueError>(!own || other_ranks > 0, "--other_data_parallel_size is ", other_ranks,
                     "; expected a number above 0");
   check_report_files(files);
+  const std::string program = concat("Tapestry ", kVersion);
   const accuracy::ChecklistSide ours =
-      accuracy::read_configuration(paths[0], {.data_parallel_size = ranks});
-  const accuracy::ChecklistSide other =
-      accuracy::read_other_side(paths[1], {.data_parallel_size = own ? other_ranks : ranks});
+      accuracy::read_configuration(paths[0], {.data_parallel_size = ranks, .program = program});
+  const accuracy::ChecklistSide other = accuracy::read_other_side(
+      paths[1], {.data_parallel_size = own ? other_ranks : ranks, .program = program});
   return finish_report(run_checklist(ours, other), files);
 }
 

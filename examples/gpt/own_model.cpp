@@ -8,13 +8,12 @@ using namespace tapestry;
 
 // y = x + attention(norm(x)); y + down(relu(gate(n))^2 * up(n)) with n = norm(y).
 struct Block final : nn::Module {
-  Block(const std::string& name, int64_t number, bool sequence_first, const AllConfig& config)
+  Block(const std::string& name, int64_t number, const AllConfig& config)
       : h(config.model_config.hidden_size),
         f(config.model_config.ffn_hidden_size),
         norm1(static_cast<ParallelNorm&>(add_child("norm1", get_norm(config, name + "norm1")))),
         norm2(static_cast<ParallelNorm&>(add_child("norm2", get_norm(config, name + "norm2")))),
-        attention(register_module<ParallelAttention>(
-            "attention", config.model_config, number, sequence_first)),
+        attention(register_module<ParallelAttention>("attention", config, number)),
         gate(register_module<ColumnParallelLinear>("gate", name + "gate", h, f, config)),
         up(register_module<ColumnParallelLinear>("up", name + "up", h, f, config)),
         down(register_module<RowParallelLinear>("down", name + "down", f, h, config)) {}
@@ -35,15 +34,14 @@ struct Block final : nn::Module {
 class OwnModel final : public TransformerModel {
  public:
   explicit OwnModel(const AllConfig& config)
-      : TransformerModel(config), v_(config.model_config.vocab_size), rotary_(config.model_config) {
+      : TransformerModel(config), v_(config.model_config.vocab_size), rotary_(config) {
     const int64_t h = config.model_config.hidden_size;
     if (stage().pre_process()) {
       table_ = &register_module<VocabParallelEmbedding>("table", "table", v_, h, config);
     }
     chunks_ = make_layers([&](int64_t i) {
       const std::string n = std::to_string(i);
-      return &register_module<Block>("block" + n, "layers." + n + ".", i + 1, sequence_first(),
-                                     config);
+      return &register_module<Block>("block" + n, "layers." + n + ".", i + 1, config);
     });
     if (stage().post_process()) {
       norm_ = static_cast<ParallelNorm*>(&add_child("norm", get_norm(config, "norm")));

@@ -16,6 +16,7 @@
 #include "examples/gpt/data_commands.h"
 #include "examples/gpt/pretrain_options.h"
 #include "interop/export/resized_folder.h"
+#include "parallel_core/config/read/load.h"
 #include "parallel_core/config/read/unknown_names.h"
 #include "parallel_core/config/yaml/value.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
@@ -122,9 +123,31 @@ int evaluate(const po::variables_map& arguments, const LoadOptions& load, const 
 po::variables_map parsed(const std::vector<std::string>& words) {
   po::options_description all("All");
   all.add(pretrain_options()).add(accuracy_options());
-  po::variables_map arguments = parse_command_line(words, all, config::word_hint);
+  po::variables_map arguments =
+      parse_command_line(flags_as_settings(words, all), all, config::word_hint);
   po::notify(arguments);
   return arguments;
+}
+
+constexpr const char* kUsualFile = "pretrain_gpt.yaml";
+
+// The configuration that is given, or lies in the current folder; empty without.
+std::string config_file(const po::variables_map& arguments) {
+  if (arguments.count("config_path") != 0) {
+    return arguments["config_path"].as<std::string>();
+  }
+  std::error_code error;
+  return std::filesystem::is_regular_file(kUsualFile, error) ? kUsualFile : std::string();
+}
+
+void check_has_config(const po::variables_map& arguments) {
+  if (config_file(arguments).empty()) {
+    std::error_code error;
+    throw ValueError(concat("--config_path FILE is needed: the current folder, ",
+                            std::filesystem::current_path(error).string(), ", has no ", kUsualFile,
+                            ", which would be taken without; the tiny preset is "
+                            "examples/gpt/pretrain_gpt_tiny.yaml"));
+  }
 }
 
 // The file, and what goes before it.
@@ -135,12 +158,11 @@ struct AskedConfig {
 
 AskedConfig asked_config(const po::variables_map& arguments) {
   AskedConfig asked;
-  if (arguments.count("config_path") != 0) {
-    asked.path = arguments["config_path"].as<std::string>();
-  }
+  asked.path = config_file(arguments);
   asked.load.model_type = arguments["model_type"].as<std::string>();
   if (arguments.count("set") != 0) {
     asked.load.overrides = arguments["set"].as<std::vector<std::string>>();
+    config::check_flags_agree(asked.load.overrides);
   }
   if (arguments.count("from_hf") != 0) {
     asked.load.overrides.push_back("model_config.from_hf=" +
@@ -229,9 +251,9 @@ int run_pretrain(const std::vector<std::string>& given,
   }
   const bool evaluates = arguments.count("evaluate") != 0;
   const bool resumes = arguments.count("resume") != 0;
-  check<ValueError>(
-      arguments.count("config_path") != 0 || evaluates || resumes,
-      "--config_path FILE is needed; the tiny preset is examples/gpt/pretrain_gpt_tiny.yaml");
+  if (!evaluates && !resumes) {
+    check_has_config(arguments);
+  }
   for (const char* other :
        {"config_path", "overwrite", "evaluate", "from_hf", "resize_embeddings"}) {
     check<ValueError>(!resumes || arguments.count(other) == 0,
@@ -270,6 +292,9 @@ int run_pretrain(const std::vector<std::string>& given,
     asked.load.overrides.push_back(std::move(override));
   }
   AllConfig config = load_config(asked.path, asked.load);
+  if (first && !resumes && arguments.count("config_path") == 0) {
+    say("pretrain_gpt", concat("takes ", kUsualFile, " of this folder, without --config_path"));
+  }
   if (is_about_data) {
     print_data(arguments, config, *job.world());
     return kFinished;
@@ -308,7 +333,7 @@ std::optional<std::string> beyond(std::vector<std::string> words,
     if (const std::optional<std::string> option = diagnosis_option(arguments)) {
       return option;
     }
-    const bool has_run = arguments.count("config_path") != 0 || arguments.count("resume") != 0;
+    const bool has_run = !config_file(arguments).empty() || arguments.count("resume") != 0;
     if (!has_run || arguments.count("version") != 0 || arguments.count("evaluate") != 0) {
       return std::nullopt;
     }

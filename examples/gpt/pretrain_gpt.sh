@@ -13,9 +13,10 @@ usage() {
   to_fit <<'TEXT'
 Usage: pretrain_gpt.sh [CONFIG.yaml] [OPTION of pretrain_gpt]...
 
-CONFIG defaults to pretrain_gpt_7B.yaml; a name without a folder is also looked for among the
-presets, beside this script or in ../share/tapestry where it is installed. Runs in the current
-folder; each rank logs to output/log/rank_N/. With --evaluate, --resume or --replay and without
+CONFIG defaults to pretrain_gpt.yaml of the current folder, or where there is none to the preset
+pretrain_gpt_7B.yaml. A name without a folder is also looked for among the presets, beside this
+script or in ../share/tapestry where it is installed. Runs in the current folder; each rank logs to
+output/log/rank_N/. With --evaluate, --resume or --replay and without
 CONFIG the folder says what it is; --plot, --version and --help TOPIC need no ranks.
 
 A run in whose output folder another one is still training is refused, as is one in which another
@@ -24,7 +25,8 @@ and its files are moved to the folder's sub-folder old/; with --overwrite files 
 nobody is ended. Runs in other folders are left alone.
 
 Environment:
-  RANKS             number of ranks (default 2)
+  RANKS             number of ranks (default: as many as ASCEND_RT_VISIBLE_DEVICES lists, or the
+                    slots of HOSTFILE, else 1)
   HOSTFILE          Open MPI's host file, one "name slots=n" a line (default: this machine alone)
   PORT              first of the TCP ports on which ranks on several hosts talk (default: any)
   THREADS_PER_RANK  threads of each rank (default: the cores of a host over its ranks)
@@ -43,6 +45,21 @@ die() {
 
 positive() {
   [[ "$2" =~ ^[1-9][0-9]{0,5}$ ]] || die "$1 is '$2', must be a positive number"
+}
+
+# How many devices the list names that other launchers take their workers from: "0,1,2,3".
+visible_devices() {
+  local list="${ASCEND_RT_VISIBLE_DEVICES:-}"
+  [[ -n "$list" ]] || return 0
+  [[ "$list" =~ ^[0-9]+(,[0-9]+)*$ ]] ||
+    die "ASCEND_RT_VISIBLE_DEVICES is '$list', expected numbers such as 0,1,2,3; or set RANKS"
+  tr ',' '\n' <<<"$list" | wc -l
+}
+
+# slots_of HOSTFILE: of all its lines, one of a line that does not say.
+slots_of() {
+  sed -E 's/#.*//; /^[[:space:]]*$/d; s/.*slots[[:space:]]*=[[:space:]]*([0-9]+).*/\1/; t; s/.*/1/' \
+    "$1" | awk '{ sum += $1 } END { print sum }'
 }
 
 # given OPTION...: whether one of them is among the words of the command line.
@@ -72,7 +89,13 @@ if [[ $# == 1 && -z "$config" && ("$1" == -h || "$1" == --help) ]]; then
 fi
 alone=false
 ! given --plot --version --help -h || alone=true
-[[ -n "$config" || $alone == true ]] || given --evaluate --resume --replay || config="pretrain_gpt_7B.yaml"
+if [[ -z "$config" && $alone == false ]] && ! given --config_path --evaluate --resume --replay; then
+  config="pretrain_gpt.yaml"
+  if [[ ! -f "$config" ]]; then
+    config="$presets/pretrain_gpt_7B.yaml"
+    echo "pretrain_gpt.sh: there is no pretrain_gpt.yaml in this folder; runs the preset $config" >&2
+  fi
+fi
 if [[ -n "$config" ]]; then
   if [[ ! -f "$config" && "$config" != */* && -f "$presets/$config" ]]; then
     config="$presets/$config"
@@ -98,16 +121,19 @@ if [[ $alone == true ]]; then
 fi
 command -v mpirun >/dev/null || die "mpirun is missing: apt-get install openmpi-bin"
 
-ranks="${RANKS:-2}"
-positive RANKS "$ranks"
 hosts=1
 host_options=()
+ranks="${RANKS:-}"
+[[ -n "$ranks" ]] || ranks="$(visible_devices)"
 if [[ -n "${HOSTFILE:-}" ]]; then
   [[ -r "$HOSTFILE" ]] || die "HOSTFILE $HOSTFILE cannot be read"
+  [[ -n "$ranks" ]] || ranks="$(slots_of "$HOSTFILE")"
   hosts="$(grep -cvE '^[[:space:]]*(#|$)' "$HOSTFILE" || true)"
   ((hosts > 0)) || die "HOSTFILE $HOSTFILE names no host"
   host_options=(--hostfile "$HOSTFILE")
 fi
+ranks="${ranks:-1}"
+positive RANKS "$ranks"
 if [[ -n "${PORT:-}" ]]; then
   positive PORT "$PORT"
   ((PORT <= 65000)) || die "PORT is $PORT, must be at most 65000"

@@ -9,6 +9,7 @@
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
 #include "examples/gpt/data_commands.h"
+#include "parallel_core/config/read/load.h"
 #include "parallel_core/config/show/render.h"
 #include "parallel_core/training/log/terminal.h"
 
@@ -35,6 +36,7 @@ po::options_description accuracy_options() {
   options.add_options()("inject_grads", po::value<std::string>()->value_name("DIR"),
                         "gradients of a reference, before clipping, in place of those computed, in "
                         "every step that DIR has: grads_step_N.safetensors, step_N/grad_NAME.npy, "
+                        "grad_NAME.npy of the first step, "
                         "or a dump");
   options.add_options()("inject_inputs", po::value<std::string>()->value_name("DIR"),
                         "values of a reference's dump, and their gradients, in place of the "
@@ -106,10 +108,10 @@ void add_view_options(po::options_description& options) {
 po::options_description pretrain_options() {
   po::options_description options("Options", help_columns());
   options.add_options()("config_path", po::value<std::string>()->value_name("FILE"),
-                        "YAML file of the run");
+                        "YAML file of the run; else pretrain_gpt.yaml of this folder");
   options.add_options()("set",
                         po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
-                        "section.key=value, goes before the file; may be repeated");
+                        "section.key=value before the file's; also --key value");
   options.add_options()("from_hf", po::value<std::string>()->value_name("DIR"),
                         "model_config.from_hf: a Hugging Face model and its weights");
   options.add_options()("resize_embeddings",
@@ -147,6 +149,26 @@ po::options_description pretrain_options() {
   return options;
 }
 
+std::vector<std::string> flags_as_settings(const std::vector<std::string>& words,
+                                           const po::options_description& options) {
+  std::vector<std::string> made;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    const size_t equals = word.find('=');
+    const std::string name = word.starts_with("--") ? word.substr(2, equals - 2) : std::string();
+    if (name.empty() || options.find_nothrow(name, /*approx=*/false) != nullptr ||
+        !config::is_flag(name)) {
+      made.push_back(word);
+      continue;
+    }
+    made.push_back("--set=" + word);
+    if (equals == std::string::npos && i + 1 < words.size() && !words[i + 1].starts_with("--")) {
+      made.back() += " " + words[++i];
+    }
+  }
+  return made;
+}
+
 namespace {
 
 std::string accuracy_help() {
@@ -175,7 +197,7 @@ std::string page_of(const po::options_description& options, const std::string& t
   fitting << options;
   return fit_to_terminal(
              OutputStream::kOut,
-             "Usage: pretrain_gpt --config_path FILE [OPTION]...\n"
+             "Usage: pretrain_gpt [--config_path FILE] [OPTION]...\n"
              "       pretrain_gpt --resume DIR [OPTION]...\n"
              "       pretrain_gpt --plot RUN... [--out FILE.svg] [--x steps|tokens|time]\n"
              "       pretrain_gpt --report RUN... [--out FILE.html] [--x steps|tokens|time]\n\n") +

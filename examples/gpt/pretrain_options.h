@@ -4,6 +4,7 @@
 #include <boost/program_options.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tapestry::examples {
 
@@ -12,6 +13,12 @@ boost::program_options::options_description pretrain_options();
 
 /// Those that look for faults, which have a page of their own: `--help accuracy`.
 boost::program_options::options_description accuracy_options();
+
+/// The words with each flag of the configuration that is none of these options ("--lr 1e-3",
+/// "--training_config.seed=1") as one --set, whose value is the flag: LoadOptions takes them so.
+std::vector<std::string> flags_as_settings(
+    const std::vector<std::string>& words,
+    const boost::program_options::options_description& options);
 
 /// What --help prints; with a topic: of an option, a section or a key, or "accuracy".
 std::string pretrain_help(const std::string& topic);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "parallel_core/config/batch_rampup.h"
+#include "parallel_core/config/registered_names.h"
 
 namespace tapestry {
 namespace {
@@ -146,7 +147,10 @@ bool has_recurrent_layers(const TransformerConfig& config) {
 }
 
 bool is_gated(const std::string& hidden_act) {
-  return hidden_act == "swiglu" || hidden_act == "fused_swiglu" || hidden_act == "clamped_swiglu";
+  const config::RegisteredName* own =
+      config::find_registered(ModuleType::kActivationFunc, hidden_act);
+  return hidden_act == "swiglu" || hidden_act == "fused_swiglu" || hidden_act == "clamped_swiglu" ||
+         (own != nullptr && own->is_gated);
 }
 
 bool has_gated_mlp(const TransformerConfig& config) {

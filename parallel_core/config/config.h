@@ -48,6 +48,12 @@ struct OwnOptions {
   bool operator==(const OwnOptions&) const = default;
 };
 
+struct LossFuncConfig {
+  // CrossEntropyLoss, the same, or a registered name
+  std::string loss_func_type = "VocabParallelCrossEntropy";
+  bool operator==(const LossFuncConfig&) const = default;
+};
+
 struct TrainingConfig {
   int64_t seed = 1234;
   std::string output_dir = "./output";
@@ -76,6 +82,7 @@ struct TrainingConfig {
   std::optional<int64_t> loss_scale_factor;
   std::optional<int64_t> loss_scale_window;
   bool schedule_counts_overflows = false;
+  std::optional<LossFuncConfig> loss_func_kwargs;
   std::string loss_reduction = "mean";
   bool calculate_per_token_loss = false;
   std::optional<int64_t> gradient_accumulation_steps;  // resolved: part of micro_batch_num

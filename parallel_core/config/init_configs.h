@@ -31,9 +31,13 @@ AllConfig init_configs_from_dict(const nlohmann::json& dict, const LoadOptions& 
 /// - Megatron's names for others: `--lr`, `--micro-batch-size`, `--train-iters`, `--swiglu`, ...
 /// (see
 ///   docs/configuration.md). `--global-batch-size` gives micro_batch_num, with
-///   `--data-parallel-size` (1); `--seq-length` is the model's, `--overlap-grad-reduce` the
-///   training's
-/// - `--config_path FILE`: a YAML file that the other words go before
+///   `--data-parallel-size` (1), to which the run is then held; `--seq-length` is the model's,
+///   `--overlap-grad-reduce` the training's
+/// - `--config_path FILE`: a YAML file that the other words go before; `--global-batch-size` then
+///   needs `--micro-batch-size` beside it
+///
+/// An override of LoadOptions may be such a word with its value, too ("--lr 1e-3"), and goes before
+/// those that are none.
 ///
 /// Dashes in names are underscores. ConfigError for a name that is not known, and as for a file;
 /// IoError if the file cannot be read.

@@ -90,6 +90,7 @@ struct Plan {
     options.q_offset = layout.chunk_of(layout.rank, half) * chunk;
     options.document_starts = starts;
     options.sinks = heads_of(sinks, segment);
+    options.max_logits = heads_of(whole.max_logits, segment);
     if (mask.defined()) {
       options.mask = rows_of_mask(mask, half, chunk).slice(3, 0, visible(half, whole.causal));
     }
@@ -254,6 +255,7 @@ struct ContextParallelAttention {
                           {plan.queries(y, segment, half), plan.logsumexp(row_lse, segment, half)});
       }
     });
+    options.max_logits = {};  // backward measures nothing
     lse.save(row_lse);
     return out.save_output(y);
   }
@@ -345,6 +347,9 @@ void check_call(const Tensor& q,
   check<ValueError>(!options.sinks.defined() || options.sinks.shape() == Shape{q.size(1)}, kName,
                     ": sinks must be [", q.size(1), "], got ",
                     options.sinks.defined() ? options.sinks.shape() : Shape{});
+  check<ValueError>(!options.max_logits.defined() || options.max_logits.shape() == Shape{q.size(1)},
+                    kName, ": max_logits must be [", q.size(1), "], got ",
+                    options.max_logits.defined() ? options.max_logits.shape() : Shape{});
   check<ValueError>(options.dropout_p == 0 || (options.dropout_place.shape.size() == 4 &&
                                                options.dropout_place.shape[2] == length &&
                                                options.dropout_place.shape[3] == length),

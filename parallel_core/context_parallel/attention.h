@@ -24,6 +24,8 @@ namespace tapestry {
 /// the inputs' dtype in either pass, and as many of float32 in backward. Source: Dubey et al. 2024,
 /// arXiv:2407.21783, section 3.3.2.
 ///
+/// max_logits [H] are raised to the maxima over the rank's own queries.
+///
 /// The gradient of sinks is that of the rank's own queries, as the gradient of any parameter that
 /// the ranks share is: the sum over the ranks is the whole one. It is not communicated here.
 Tensor context_parallel_attention(const Tensor& q,

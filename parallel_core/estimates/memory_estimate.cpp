@@ -167,7 +167,7 @@ void estimate_states(const AllConfig& config, double count, MemoryEstimate& esti
     }
     const std::optional<GradClipConfig> clip = gradient_clipping(config);
     if (config.dataset_config.micro_batch_num == 1 && model.compute_dtype != kFloat16 &&
-        !(clip && clip->grad_clip_type == "ClipGlobalNorm")) {
+        (!clip || clip->grad_clip_type == "GradClipByValue")) {
       save("optimizer_config.optimizer_in_backward: True", size);
     }
   }
@@ -595,11 +595,17 @@ std::string memory_text(const MemoryEstimate& estimate) {
               : std::string());
 }
 
-void check_fits(const MemoryEstimate& estimate, int64_t available) {
+void check_fits(const MemoryEstimate& estimate, int64_t available, const MemoryShare& share) {
   check<ValueError>(
-      estimate.peak() <= available, "this configuration needs about ", size_text(estimate.peak()),
-      " of memory, but ", size_text(available), " are available:\n", memory_text(estimate),
-      "\nWhat would help: ",
+      estimate.peak() <= available,
+      share.ranks > 1 ? concat("one of ", share.ranks, " ranks") : "this configuration",
+      " needs about ", size_text(estimate.peak()), " of memory, but ", size_text(available),
+      " are available",
+      share.ranks_on_host > 1
+          ? concat(" to it, its share of ", size_text(available * share.ranks_on_host), " for ",
+                   share.ranks_on_host, " ranks on this machine")
+          : std::string(),
+      ":\n", memory_text(estimate), share.more, "\nWhat would help: ",
       estimate.activations + estimate.logits + estimate.workspace > estimate.total() / 2
           ? "a smaller dataset_config.batch_size (with more micro_batch_num) or "
             "model_config.seq_length"

@@ -66,8 +66,16 @@ MemoryEstimate estimate_memory(const AllConfig& config, int64_t data_parallel_si
 /// The estimate as lines "kind: size".
 std::string memory_text(const MemoryEstimate& estimate);
 
-/// ValueError with each kind and what would help, if the estimate exceeds `available` bytes.
-void check_fits(const MemoryEstimate& estimate, int64_t available);
+/// Whose memory is short, for the message of check_fits.
+struct MemoryShare {
+  int ranks = 1;          // of the job; the estimate is one rank's
+  int ranks_on_host = 1;  // that share what the machine has
+  std::string more = {};  // lines about other layouts
+};
+
+/// ValueError with each kind and what would help, if the estimate exceeds `available` bytes, which
+/// one rank has.
+void check_fits(const MemoryEstimate& estimate, int64_t available, const MemoryShare& share = {});
 
 /// "1.5 GiB".
 std::string size_text(int64_t bytes);

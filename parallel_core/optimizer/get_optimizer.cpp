@@ -1,8 +1,6 @@
 #include "parallel_core/optimizer/get_optimizer.h"
 
-#include <array>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -16,52 +14,12 @@
 #include "optim/sgd.h"
 #include "parallel_core/frozen_parameters.h"
 #include "parallel_core/optimizer/model_layout.h"
+#include "parallel_core/optimizer/own_schedule.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
+#include "parallel_core/register.h"
+#include "parallel_core/row_turns.h"
 
 namespace tapestry {
-
-namespace {
-
-bool works_on_pieces(const DistributedDataParallel* data_parallel) {
-  return data_parallel != nullptr && data_parallel->shards_optimizer();
-}
-
-}  // namespace
-
-std::vector<optim::ParamGroup> get_param_groups(const nn::Module& model,
-                                                double weight_decay,
-                                                const DistributedDataParallel* data_parallel) {
-  optim::ParamGroup decay;
-  optim::ParamGroup no_decay;
-  if (weight_decay != 0) {  // which schedules may raise; a 0 that is given is for good
-    decay.weight_decay = weight_decay;
-  }
-  no_decay.wd_mult = 0;
-  const auto add = [&](const std::string& name, const nn::Parameter& parameter,
-                       const Tensor& values) {
-    optim::ParamGroup& group = parameter.flags().decay ? decay : no_decay;
-    group.params.push_back(values);
-    group.names.push_back(name);
-  };
-  if (works_on_pieces(data_parallel)) {
-    for (const ParameterPiece& piece : data_parallel->pieces()) {
-      add(piece.name, *piece.parameter, piece.values);
-    }
-  } else {
-    for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
-      add(entry.name, *entry.parameter, *entry.parameter);
-    }
-  }
-  std::vector<optim::ParamGroup> groups;
-  for (optim::ParamGroup* group : {&decay, &no_decay}) {
-    // A stage without layers has nothing of the second kind, but the same list of learning rates.
-    group->may_be_empty = pipeline_place().size > 1;
-    if (!group->params.empty() || group->may_be_empty) {
-      groups.push_back(std::move(*group));
-    }
-  }
-  return groups;
-}
 
 namespace {
 
@@ -84,15 +42,24 @@ optim::AdamOptions adam_options(const OptimizerConfig& config, uint64_t seed) {
           .storage = state_storage(config, seed)};
 }
 
-Made make_adamw(const OptimizerConfig& config, Groups groups, uint64_t seed) {
+Made make_adamw(const OptimizerConfig& config,
+                const nn::Module& /*model*/,
+                Groups groups,
+                uint64_t seed) {
   return std::make_unique<optim::AdamW>(std::move(groups), adam_options(config, seed));
 }
 
-Made make_adam(const OptimizerConfig& config, Groups groups, uint64_t seed) {
+Made make_adam(const OptimizerConfig& config,
+               const nn::Module& /*model*/,
+               Groups groups,
+               uint64_t seed) {
   return std::make_unique<optim::Adam>(std::move(groups), adam_options(config, seed));
 }
 
-Made make_sgd(const OptimizerConfig& config, Groups groups, uint64_t /*seed*/) {
+Made make_sgd(const OptimizerConfig& config,
+              const nn::Module& /*model*/,
+              Groups groups,
+              uint64_t /*seed*/) {
   return std::make_unique<optim::SGD>(std::move(groups),
                                       optim::SGDOptions{.lr = config.learning_rate,
                                                         .momentum = config.momentum,
@@ -101,7 +68,10 @@ Made make_sgd(const OptimizerConfig& config, Groups groups, uint64_t /*seed*/) {
                                                         .nesterov = config.nesterov});
 }
 
-Made make_lion(const OptimizerConfig& config, Groups groups, uint64_t seed) {
+Made make_lion(const OptimizerConfig& config,
+               const nn::Module& /*model*/,
+               Groups groups,
+               uint64_t seed) {
   return std::make_unique<optim::Lion>(std::move(groups),
                                        optim::LionOptions{.lr = config.learning_rate,
                                                           .beta1 = config.betas.at(0),
@@ -110,7 +80,10 @@ Made make_lion(const OptimizerConfig& config, Groups groups, uint64_t seed) {
                                                           .storage = state_storage(config, seed)});
 }
 
-Made make_came(const OptimizerConfig& config, Groups groups, uint64_t /*seed*/) {
+Made make_came(const OptimizerConfig& config,
+               const nn::Module& /*model*/,
+               Groups groups,
+               uint64_t /*seed*/) {
   optim::CameOptions options{.lr = config.learning_rate,
                              .beta1 = config.betas.at(0),
                              .beta3 = config.beta3,
@@ -128,7 +101,10 @@ Made make_came(const OptimizerConfig& config, Groups groups, uint64_t /*seed*/) 
   return std::make_unique<optim::Came>(std::move(groups), options);
 }
 
-Made make_adafactor(const OptimizerConfig& config, Groups groups, uint64_t /*seed*/) {
+Made make_adafactor(const OptimizerConfig& config,
+                    const nn::Module& /*model*/,
+                    Groups groups,
+                    uint64_t /*seed*/) {
   return std::make_unique<optim::Adafactor>(
       std::move(groups),
       optim::AdafactorOptions{
@@ -142,11 +118,38 @@ Made make_adafactor(const OptimizerConfig& config, Groups groups, uint64_t /*see
           .weight_decay = config.weight_decay});
 }
 
-Made make_muon(const OptimizerConfig& config, Groups groups, uint64_t seed) {
+// Rows {a, b, c, iterations}, or {a, b, c} for ns_steps.
+std::vector<optim::NewtonSchulzSegment> segments_of(const OptimizerConfig& config) {
+  std::vector<optim::NewtonSchulzSegment> out;
+  for (const std::vector<double>& row : config.ns_coefficients.value_or(FloatTable())) {
+    check<ValueError>(row.size() == 3 || row.size() == 4, "ns_coefficients: a row has ", row.size(),
+                      " numbers, expected a, b, c, or these and a number of iterations");
+    out.push_back({.a = row[0],
+                   .b = row[1],
+                   .c = row[2],
+                   .steps = row.size() == 4 ? static_cast<int64_t>(row[3]) : config.ns_steps});
+  }
+  return out;
+}
+
+void add_row_turns(const nn::Module& module, RowTurns& to) {
+  if (const auto* own = dynamic_cast<const HasRowTurns*>(&module)) {
+    to.merge(own->row_turns());
+  }
+  for (const nn::Module::NamedModule& child : module.named_children()) {
+    add_row_turns(*child.module, to);
+  }
+}
+
+Made make_muon(const OptimizerConfig& config,
+               const nn::Module& model,
+               Groups groups,
+               uint64_t seed) {
   optim::MuonOptions options{.lr = config.learning_rate,
                              .momentum = config.momentum,
                              .nesterov = config.nesterov,
                              .ns_steps = config.ns_steps,
+                             .coefficients = segments_of(config),
                              .scale = config.adjust_lr == "original"
                                           ? optim::MuonScale::kOriginal
                                           : optim::MuonScale::kMatchRmsAdamW,
@@ -159,22 +162,54 @@ Made make_muon(const OptimizerConfig& config, Groups groups, uint64_t seed) {
   if (config.ns_dtype != "auto") {
     options.products = config.ns_dtype == "bfloat16" ? kBFloat16 : kFloat32;
   }
+  add_row_turns(model, options.row_turns);
   return std::make_unique<optim::Muon>(std::move(groups), options);
 }
 
 // By the names that optimizer_type has.
-const std::map<std::string, Made (*)(const OptimizerConfig&, Groups, uint64_t)>& makers() {
-  static const std::map<std::string, Made (*)(const OptimizerConfig&, Groups, uint64_t)> all = {
+using Maker = Made (*)(const OptimizerConfig&, const nn::Module&, Groups, uint64_t);
+const std::map<std::string, Maker>& makers() {
+  static const std::map<std::string, Maker> all = {
       {"AdamW", make_adamw}, {"Adam", make_adam},           {"SGD", make_sgd},  {"Lion", make_lion},
       {"Came", make_came},   {"Adafactor", make_adafactor}, {"Muon", make_muon}};
   return all;
 }
 
-Made make_optimizer(const OptimizerConfig& config, Groups groups, uint64_t seed) {
+// A registered one.
+Made make_own(const OptimizerConfig& config, Groups groups, uint64_t seed) {
+  size_t given = 0;
+  for (const optim::ParamGroup& group : groups) {
+    given += group.params.size();
+  }
+  Made made = ModuleRegistry::get_item<ModuleType::kOptimizer>(config.optimizer_type)(
+      std::move(groups), {.learning_rate = config.learning_rate,
+                          .weight_decay = config.weight_decay,
+                          .options = config.optimizer_kwargs,
+                          .seed = seed});
+  check<ValueError>(made != nullptr, "optimizer_type ", config.optimizer_type,
+                    ": what is registered makes no optimizer");
+  size_t taken = 0;
+  for (const optim::ParamGroup& group : made->param_groups()) {
+    taken += group.params.size();
+  }
+  check<ValueError>(taken == given, "optimizer_type ", config.optimizer_type,
+                    ": what is registered makes an optimizer of ", taken,
+                    " parameters, given were ", given);
+  return made;
+}
+
+Made make_optimizer(const OptimizerConfig& config,
+                    const nn::Module& model,
+                    Groups groups,
+                    uint64_t seed) {
   for (optim::ParamGroup& group : groups) {
     group.lr = config.learning_rate * group.lr_mult;
   }
   const auto found = makers().find(config.optimizer_type);
+  if (found == makers().end() &&
+      ModuleRegistry::has_item(ModuleType::kOptimizer, config.optimizer_type)) {
+    return make_own(config, std::move(groups), seed);
+  }
   if (found == makers().end()) {
     std::string known;
     for (const auto& [name, make] : makers()) {
@@ -183,101 +218,7 @@ Made make_optimizer(const OptimizerConfig& config, Groups groups, uint64_t seed)
     throw ValueError(
         concat("optimizer_type '", config.optimizer_type, "' is not known; choose one of ", known));
   }
-  return found->second(config, std::move(groups), seed);
-}
-
-// What Muon is for: weights between hidden layers.
-bool is_hidden_matrix(const nn::Parameter& parameter) {
-  return parameter.flags().matmul && !parameter.flags().head && parameter.dim() >= 2;
-}
-
-// The groups with all but hidden matrices in groups of their own, which take AdamW.
-Groups with_adamw_groups(const OptimizerConfig& config, const nn::Module& model, Groups groups) {
-  std::set<std::string> matrices;
-  for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
-    if (is_hidden_matrix(*entry.parameter)) {
-      matrices.insert(entry.name);
-    }
-  }
-  Groups out;
-  for (const optim::ParamGroup& group : groups) {
-    // Stages of a pipeline have different parameters, but the same list of learning rates.
-    std::array<optim::ParamGroup, 2> halves = {group, group};
-    for (optim::ParamGroup& half : halves) {
-      half.params.clear();
-      half.names.clear();
-    }
-    halves[1].adamw = true;
-    halves[1].lr_mult *=
-        config.adamw_learning_rate.value_or(config.learning_rate) / config.learning_rate;
-    for (size_t i = 0; i < group.params.size(); ++i) {
-      optim::ParamGroup& half = halves[matrices.contains(group.names[i]) ? 0 : 1];
-      half.params.push_back(group.params[i]);
-      half.names.push_back(group.names[i]);
-    }
-    for (optim::ParamGroup& half : halves) {
-      const bool others_may_have = pipeline_place().size > 1 && (half.adamw || half.wd_mult != 0);
-      if (!half.params.empty() || others_may_have) {
-        out.push_back(std::move(half));
-      }
-    }
-  }
-  return out;
-}
-
-// What the schedule writes before each step cannot be set here.
-void check_settings(const optim::ParamGroup& group, size_t index, double weight_decay) {
-  check<ValueError>(!group.lr, "param group ", index, ": lr ", group.lr.value_or(0),
-                    " would be overwritten by the schedule; give lr_mult, a factor");
-  const double own = group.weight_decay.value_or(0);
-  check<ValueError>(own == 0 || own == weight_decay, "param group ", index, ": weight_decay ", own,
-                    " would be overwritten by the schedule with optimizer_config.weight_decay ",
-                    weight_decay, "; give wd_mult, a factor");
-}
-
-// The groups with names, and with this rank's pieces where it updates these.
-std::vector<optim::ParamGroup> completed(std::vector<optim::ParamGroup> groups,
-                                         const nn::Module& model,
-                                         double weight_decay,
-                                         const DistributedDataParallel* data_parallel) {
-  const std::vector<nn::Module::NamedParameter> parameters = model.trained_parameters();
-  std::map<const TensorImpl*, std::string> names;
-  for (const nn::Module::NamedParameter& entry : parameters) {
-    names.emplace(entry.parameter->impl(), entry.name);
-  }
-  std::map<std::string, Tensor> pieces;
-  if (works_on_pieces(data_parallel)) {
-    for (const ParameterPiece& piece : data_parallel->pieces()) {
-      pieces.emplace(piece.name, piece.values);
-    }
-  }
-  std::map<std::string, size_t> group_of;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    optim::ParamGroup& group = groups[i];
-    check_settings(group, i, weight_decay);
-    if (group.weight_decay == 0.0) {
-      group.wd_mult = 0;
-    }
-    group.weight_decay.reset();
-    group.names.clear();
-    for (Tensor& parameter : group.params) {
-      const auto name = names.find(parameter.impl());
-      check<ValueError>(name != names.end(), "param group ", i, ": holds a tensor ",
-                        describe(parameter), " that is no parameter of the model");
-      const auto [first, is_new] = group_of.emplace(name->second, i);
-      check<ValueError>(is_new, "param group ", i, ": parameter '", name->second, "' is in group ",
-                        first->second, " already");
-      group.names.push_back(name->second);
-      if (works_on_pieces(data_parallel)) {
-        parameter = pieces.at(name->second);
-      }
-    }
-  }
-  for (const nn::Module::NamedParameter& entry : parameters) {
-    check<ValueError>(group_of.contains(entry.name), "param groups: parameter '", entry.name,
-                      "' is in none of them; a group with lr_mult 0 leaves it as it is");
-  }
-  return groups;
+  return found->second(config, model, std::move(groups), seed);
 }
 
 // The optimizer of complete groups, with parameters in the dtypes that are configured.
@@ -287,9 +228,9 @@ std::unique_ptr<optim::Optimizer> finished_optimizer(const AllConfig& config,
                                                      const DistributedDataParallel* data_parallel) {
   const DType params = config.model_config.params_dtype;
   const bool remainders = config.optimizer_config.store_param_remainders;
-  auto optimizer = make_optimizer(config.optimizer_config, std::move(groups),
+  auto optimizer = make_optimizer(config.optimizer_config, model, std::move(groups),
                                   static_cast<uint64_t>(config.training_config.seed));
-  if (works_on_pieces(data_parallel)) {
+  if (updates_pieces(data_parallel)) {
     for (const ParameterPiece& piece : data_parallel->pieces()) {
       if (piece.place.dtype() != piece.values.dtype()) {
         optimizer->store_parameter_as(piece.name, piece.place.dtype(), piece.place);
@@ -308,7 +249,7 @@ std::unique_ptr<optim::Optimizer> finished_optimizer(const AllConfig& config,
   store_frozen(model, params);
   optimizer->set_fixed(frozen_parameters(model));
   optimizer->set_layout(model_layout(model, data_parallel));
-  if (params != kFloat32 || remainders || works_on_pieces(data_parallel)) {
+  if (params != kFloat32 || remainders || updates_pieces(data_parallel)) {
     RankContext::current().allocator().release_cache();  // the float32 weights that were
   }
   return optimizer;
@@ -319,21 +260,17 @@ std::unique_ptr<optim::Optimizer> finished_optimizer(const AllConfig& config,
 std::unique_ptr<optim::Optimizer> get_optimizer(const AllConfig& config,
                                                 const nn::Module& model,
                                                 const DistributedDataParallel* data_parallel) {
-  Groups groups = get_param_groups(model, config.optimizer_config.weight_decay, data_parallel);
-  if (config.optimizer_config.optimizer_type == "Muon") {
-    groups = with_adamw_groups(config.optimizer_config, model, std::move(groups));
-  }
-  return finished_optimizer(config, model, std::move(groups), data_parallel);
+  return finished_optimizer(config, model, configured_groups(config, model, data_parallel),
+                            data_parallel);
 }
 
 std::unique_ptr<optim::Optimizer> get_optimizer(const AllConfig& config,
                                                 const nn::Module& model,
                                                 std::vector<optim::ParamGroup> groups,
                                                 const DistributedDataParallel* data_parallel) {
-  return finished_optimizer(
-      config, model,
-      completed(std::move(groups), model, config.optimizer_config.weight_decay, data_parallel),
-      data_parallel);
+  return finished_optimizer(config, model,
+                            completed_groups(config, model, std::move(groups), data_parallel),
+                            data_parallel);
 }
 
 std::optional<optim::LearningRateSchedulerOptions> learning_rate_scheduler_options(
@@ -356,7 +293,8 @@ std::optional<OptimizerParamSchedulerOptions> param_scheduler_options(const AllC
                                                                       int64_t data_parallel_size) {
   const OptimizerConfig& o = config.optimizer_config;
   // Where only `epochs` limits the run there is no length to stretch a schedule over.
-  if (o.learning_rate_scheduler_kwargs || total_training_iters(config, data_parallel_size) == 0) {
+  if (o.learning_rate_scheduler_kwargs || own_schedule(config, data_parallel_size) ||
+      total_training_iters(config, data_parallel_size) == 0) {
     return std::nullopt;
   }
   return OptimizerParamSchedulerOptions{
@@ -370,6 +308,13 @@ std::optional<OptimizerParamSchedulerOptions> param_scheduler_options(const AllC
       .end_weight_decay = o.end_weight_decay,
       .weight_decay_incr_style = o.weight_decay_incr_style,
       .lr_warmup_fraction = o.lr_warmup_fraction,
+      .lr_num_cycles = o.lr_num_cycles,
+      .lr_decay_power = o.lr_decay_power,
+      .final_lr = o.final_lr,
+      .lr_keep_iters = o.lr_keep_iters,
+      .lr_final_iters = o.lr_final_iters,
+      .lr_restart_iters = o.lr_restart_iters,
+      .lr_restart_mult = o.lr_restart_mult,
       .global_batch_size = global_batch_size(config, data_parallel_size),
       .training_iters = config.training_config.training_iters,
       .lr_warmup_iters = o.lr_warmup_iters,
@@ -385,6 +330,9 @@ std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& 
                                                                int64_t data_parallel_size) {
   if (const auto by_updates = learning_rate_scheduler_options(config)) {
     return std::make_unique<optim::LearningRateScheduler>(*by_updates);
+  }
+  if (const auto own = own_schedule(config, data_parallel_size)) {
+    return make_own_schedule(*own);
   }
   if (const auto by_samples = param_scheduler_options(config, data_parallel_size)) {
     return std::make_unique<OptimizerParamScheduler>(*by_samples);

@@ -1,7 +1,6 @@
 // From a configuration to an optimizer and its schedule.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -13,20 +12,12 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/optimizer/optimizer_param_scheduler.h"
+#include "parallel_core/optimizer/param_groups.h"
 
 namespace tapestry {
 
-/// Parameters with and without weight decay, by their decay flags; an empty group is left out
-/// unless other stages of a pipeline may have it. The names in the optimizer's state are the module
-/// paths. With `data_parallel` that shards the optimizer, the parameters are this rank's pieces.
-std::vector<optim::ParamGroup> get_param_groups(
-    const nn::Module& model,
-    double weight_decay,
-    const DistributedDataParallel* data_parallel = nullptr);
-
-/// The optimizer that optimizer_type names: AdamW, Adam, SGD, Lion, Came, Adafactor or Muon.
-/// ValueError for another name. Of Muon, the groups are split: weights of matrix products
-/// (their flag `matmul`) but the head are its own, the rest takes AdamW, with adamw_learning_rate.
+/// The optimizer that optimizer_type names: AdamW, Adam, SGD, Lion, Came, Adafactor, Muon or one
+/// that the program has registered. ValueError for another name. The groups are configured_groups.
 ///
 /// The model's float32 parameters become 16-bit ones if params_dtype says so, with float32 masters
 /// in the optimizer that have the values of before. With store_param_remainders those that serve
@@ -43,21 +34,15 @@ std::unique_ptr<optim::Optimizer> get_optimizer(
 
 /// The same with groups of one's own, of the model's whole parameters (which say for Muon what
 /// takes AdamW): every one in exactly one group, the same number of groups on every stage of a
-/// pipeline, empty ones where a stage has nothing for them. Names are filled in. What the schedule
-/// gives is scaled by lr_mult and wd_mult; a group whose weight_decay is given as 0 has none.
-/// ValueError for a group with an lr of its own, or a weight_decay other than 0 or the
-/// configuration's, which the schedule would overwrite, and, naming them, for parameters in no or
-/// two groups and tensors that are no parameters of the model.
+/// pipeline, empty ones where a stage has nothing for them. See completed_groups.
 std::unique_ptr<optim::Optimizer> get_optimizer(
     const AllConfig& config,
     const nn::Module& model,
     std::vector<optim::ParamGroup> groups,
     const DistributedDataParallel* data_parallel = nullptr);
 
-/// Groups of a model's parameters.
-using ParamGroupsProvider = std::function<std::vector<optim::ParamGroup>(const nn::Module& model)>;
-
-/// learning_rate_scheduler_kwargs or the lr_decay_style family, whichever is configured.
+/// learning_rate_scheduler_kwargs, a registered lr_decay_style or those of the library, whichever
+/// is configured.
 std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& config,
                                                                int64_t data_parallel_size);
 

@@ -21,6 +21,9 @@ struct ScheduleLengths {
   double decay = 0;
   std::optional<double> wsd;
   double incr = 0;
+  double keep = 0;
+  double last = 0;  // at min_lr, before final_lr
+  double restart = 0;
 };
 
 ScheduleLengths lengths_of(const SchedulerOptions& o) {
@@ -45,6 +48,9 @@ ScheduleLengths lengths_of(const SchedulerOptions& o) {
     l.wsd = samples(o.lr_wsd_decay_samples, 1);
     l.warmup = static_cast<double>(o.lr_warmup_samples);
   }
+  l.keep = static_cast<double>(o.lr_keep_iters) * batch;
+  l.last = static_cast<double>(o.lr_final_iters) * batch;
+  l.restart = static_cast<double>(o.lr_restart_iters) * batch;
   if (o.lr_warmup_fraction) {
     check<ValueError>(*o.lr_warmup_fraction >= 0 && *o.lr_warmup_fraction < 1,
                       "lr_warmup_fraction must lie in [0, 1), got ", *o.lr_warmup_fraction);
@@ -58,6 +64,30 @@ double start_decay(const SchedulerOptions& o) {
 }
 double end_decay(const SchedulerOptions& o) {
   return o.end_weight_decay.value_or(o.weight_decay.value_or(0));
+}
+
+// What only some styles read.
+void check_style(const SchedulerOptions& o, const ScheduleLengths& l) {
+  check<ValueError>(o.lr_num_cycles.value_or(1) > 0, "lr_num_cycles must be above 0, got ",
+                    o.lr_num_cycles.value_or(1));
+  check<ValueError>(o.lr_decay_power > 0, "lr_decay_power must be above 0, got ", o.lr_decay_power);
+  check<ValueError>(o.lr_keep_iters >= 0, "lr_keep_iters must not be negative, got ",
+                    o.lr_keep_iters);
+  check<ValueError>(o.lr_final_iters >= 0, "lr_final_iters must not be negative, got ",
+                    o.lr_final_iters);
+  check<ValueError>(o.final_lr.value_or(0) >= 0, "final_lr must not be negative, got ",
+                    o.final_lr.value_or(0));
+  check<ValueError>(o.lr_restart_mult >= 1, "lr_restart_mult must be 1 or more, got ",
+                    o.lr_restart_mult);
+  if (o.lr_decay_style == "cooldown") {
+    check<ValueError>(l.warmup + l.keep < l.decay, "lr_keep_iters (", l.keep, " samples) and the ",
+                      "warm-up (", l.warmup, " samples) must be below the length of the decay (",
+                      l.decay, " samples)");
+  }
+  if (o.lr_decay_style == "warm_restarts") {
+    check<ValueError>(o.lr_restart_iters > 0, "lr_restart_iters must be above 0 with ",
+                      "lr_decay_style warm_restarts, got ", o.lr_restart_iters);
+  }
 }
 
 void check_options(const SchedulerOptions& o, const ScheduleLengths& l) {
@@ -86,7 +116,9 @@ void check_options(const SchedulerOptions& o, const ScheduleLengths& l) {
     check<ValueError>(found, key, " '", value, "' is not known; choose one of ", list);
   };
   one_of("lr_decay_style", o.lr_decay_style,
-         {"constant", "linear", "cosine", "inverse-square-root", "WSD"});
+         {"constant", "linear", "cosine", "inverse-square-root", "WSD", "polynomial",
+          "cosine_restarts", "cooldown", "cosine_annealing", "warm_restarts"});
+  check_style(o, l);
   if (o.lr_decay_style == "WSD") {
     one_of("lr_wsd_decay_style", o.lr_wsd_decay_style, {"linear", "cosine", "exponential"});
     check<ValueError>(l.wsd.has_value(),
@@ -111,17 +143,51 @@ optim::Curve up_to(double length, optim::Curve inside, double last) {
   return curve::join(std::move(inside), next_after(length), curve::constant(last));
 }
 
+// The cosine, and then min_lr for a while.
+optim::Curve cooldown_curve(const SchedulerOptions& o, const ScheduleLengths& l) {
+  const double falling = l.decay - l.warmup - l.keep;
+  const double final_lr = o.final_lr.value_or(o.min_lr);
+  optim::Curve fall =
+      curve::cosine_waves(o.learning_rate, o.min_lr, falling, o.lr_num_cycles.value_or(0.5));
+  optim::Curve end = curve::join(curve::constant(o.min_lr), l.last, curve::constant(final_lr));
+  return curve::join(curve::constant(o.learning_rate), l.keep,
+                     curve::join(std::move(fall), falling, std::move(end)));
+}
+
+// Of the styles that are one curve.
+optim::Curve whole_curve(const SchedulerOptions& o, const ScheduleLengths& l) {
+  const double length = l.decay - l.warmup;
+  const std::string& style = o.lr_decay_style;
+  if (style == "constant") {
+    return curve::constant(o.learning_rate);
+  }
+  if (style == "linear") {
+    return curve::linear(o.learning_rate, o.min_lr, length);
+  }
+  if (style == "cosine") {
+    return curve::cosine_waves(o.learning_rate, o.min_lr, length, o.lr_num_cycles.value_or(0.5));
+  }
+  if (style == "polynomial") {
+    return curve::polynomial(o.learning_rate, o.min_lr, length, o.lr_decay_power);
+  }
+  if (style == "cosine_restarts") {
+    return curve::cosine_restarts(o.learning_rate, o.min_lr, length, o.lr_num_cycles.value_or(1));
+  }
+  if (style == "cosine_annealing") {
+    return curve::cosine_annealing(o.learning_rate, o.min_lr, length);
+  }
+  if (style == "warm_restarts") {
+    return curve::warm_restarts(o.learning_rate, o.min_lr, l.restart,
+                                static_cast<double>(o.lr_restart_mult));
+  }
+  return style == "cooldown" ? cooldown_curve(o, l) : optim::Curve();
+}
+
 // From the end of the warm-up on, where position 0 is.
 optim::Curve decay_curve(const SchedulerOptions& o, const ScheduleLengths& l) {
   const double length = l.decay - l.warmup;
-  if (o.lr_decay_style == "constant") {
-    return curve::constant(o.learning_rate);
-  }
-  if (o.lr_decay_style == "linear") {
-    return curve::linear(o.learning_rate, o.min_lr, length);
-  }
-  if (o.lr_decay_style == "cosine") {
-    return curve::cosine(o.learning_rate, o.min_lr, length);
+  if (optim::Curve whole = whole_curve(o, l)) {
+    return whole;
   }
   if (o.lr_decay_style == "inverse-square-root") {
     // What is before the first sample has its rate.
@@ -168,8 +234,11 @@ OptimizerParamScheduler::OptimizerParamScheduler(const OptimizerParamSchedulerOp
     if (!options.lr_warmup_init) {  // from 0, but a step ahead
       rising = curve::shifted(std::move(rising), static_cast<double>(options.global_batch_size));
     }
-    learning_rate_ =
-        curve::join(std::move(rising), next_after(lengths.warmup), std::move(learning_rate_));
+    // What follows counts from the warm-up's end itself: a cycle that is a step late would be seen.
+    learning_rate_ = [rising, warmup = lengths.warmup,
+                      rest = std::move(learning_rate_)](double position) {
+      return position <= warmup ? rising(position) : rest(position - warmup);
+    };
   }
   weight_decay_ = weight_decay_curve(options, lengths);
 }

@@ -25,6 +25,13 @@ struct OptimizerParamSchedulerOptions {
   std::optional<double> end_weight_decay;    ///< default: weight_decay, or 0
   std::string weight_decay_incr_style = "constant";
   std::optional<double> lr_warmup_fraction;  ///< of the decay length; goes before the counts
+  std::optional<double> lr_num_cycles;       ///< default: cosine, cooldown 0.5, cosine_restarts 1
+  double lr_decay_power = 1;                 ///< of polynomial
+  std::optional<double> final_lr;            ///< of cooldown; default: min_lr
+  int64_t lr_keep_iters = 0;                 ///< of cooldown, as the next: of global_batch_size
+  int64_t lr_final_iters = 0;
+  int64_t lr_restart_iters = 0;  ///< of warm_restarts: of the first cycle
+  int64_t lr_restart_mult = 1;   ///< of warm_restarts: each cycle is so many times the last
 
   int64_t global_batch_size = 1;
   int64_t training_iters = 0;  ///< above 0: lengths in iterations
@@ -41,10 +48,16 @@ struct OptimizerParamSchedulerOptions {
 /// Position::samples where that is set, else global batches; in this order: 0 < warmup and N <=
 /// warmup: init + (max - init) N / warmup; constant: max; N > decay: min; inverse-square-root:
 /// max(min, max sqrt(max(warmup, 1)) / sqrt(max(N, 1))); else min + f (max - min) with r = (N -
-/// warmup) / (decay - warmup): linear 1 - r, cosine (cos(pi r) + 1) / 2, WSD 1 until decay - wsd
-/// and then 1 - q, (cos(pi q) + 1) / 2 or 2 0.5^q - 1 with q = (N - (decay - wsd)) / wsd. Weight
-/// decay goes from start to end over the run. ValueError, naming the key, for values that do not
-/// fit together.
+/// warmup) / (decay - warmup): linear 1 - r, cosine (cos(2 pi cycles r) + 1) / 2 with half a cycle,
+/// polynomial (1 - r)^power, cosine_restarts (cos(pi (cycles r mod 1)) + 1) / 2, WSD 1 until decay
+/// - wsd and then 1 - q, (cos(pi q) + 1) / 2 or 2 0.5^q - 1 with q = (N - (decay - wsd)) / wsd.
+///
+/// cooldown: 1 for `keep` after the warm-up, then as cosine until decay, min for `final`, then
+/// final_lr. Two do not end at decay: cosine_annealing (cos(pi r) + 1) / 2, which rises again, and
+/// warm_restarts (cos(pi s) + 1) / 2 with the share s of the cycle that N - warmup is in.
+///
+/// The new styles are those of MindFormers' mindformers/core/lr/lr_schedule.py. Weight decay goes
+/// from start to end over the run. ValueError, naming the key, for values that do not fit together.
 class OptimizerParamScheduler final : public optim::Schedule {
  public:
   explicit OptimizerParamScheduler(const OptimizerParamSchedulerOptions& options);

@@ -7,6 +7,7 @@
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/optimizer/own_schedule.h"
 
 namespace tapestry {
 
@@ -51,10 +52,20 @@ void visit_by_samples(Options& o, Visit&& visit) {
   visit("lr_warmup_samples", o.lr_warmup_samples);
   visit("lr_decay_samples", o.lr_decay_samples);
   visit("lr_wsd_decay_samples", o.lr_wsd_decay_samples);
+  // Older checkpoints lack these.
+  visit.may_lack();
+  visit("lr_num_cycles", o.lr_num_cycles);
+  visit("lr_decay_power", o.lr_decay_power);
+  visit("final_lr", o.final_lr);
+  visit("lr_keep_iters", o.lr_keep_iters);
+  visit("lr_final_iters", o.lr_final_iters);
+  visit("lr_restart_iters", o.lr_restart_iters);
+  visit("lr_restart_mult", o.lr_restart_mult);
 }
 
 struct Writer {
   ordered_json& out;
+  void may_lack() const {}
   template <class T>
   void operator()(const char* name, const T& value) const {
     out[name] = value;
@@ -65,11 +76,22 @@ struct Writer {
   }
 };
 
-// Members of one object, each of which has to be there once.
+// Members of one object, each of which has to be there once, but for those that may lack.
 struct Reader {
   const json& in;
   const std::string& source;
   size_t members = 1;  // "type"
+  bool lacks = false;
+
+  void may_lack() { lacks = true; }
+  bool has(const char* name) {
+    const bool found = in.contains(name);
+    members += found ? 1 : 0;
+    if (!found && !lacks) {
+      fail(name);
+    }
+    return found;
+  }
 
   [[noreturn]] void fail(const char* name) const {
     throw IoError(concat(source, ": schedule: the member ", name,
@@ -102,19 +124,13 @@ struct Reader {
   }
   template <class T>
   void operator()(const char* name, T& out) {
-    ++members;
-    if (!in.contains(name)) {
-      fail(name);
+    if (has(name)) {
+      take(in[name], name, out);
     }
-    take(in[name], name, out);
   }
   template <class T>
   void operator()(const char* name, std::optional<T>& out) {
-    ++members;
-    if (!in.contains(name)) {
-      fail(name);
-    }
-    if (!in[name].is_null()) {
+    if (has(name) && !in[name].is_null()) {
       take(in[name], name, out.emplace());
     }
   }
@@ -139,6 +155,27 @@ std::string differences(const json& stored, const json& configured) {
   return text;
 }
 
+OptimizerParamSchedulerOptions read_by_samples(Reader& reader) {
+  OptimizerParamSchedulerOptions options;
+  visit_by_samples(options, reader);
+  reader.finish();
+  return options;
+}
+
+// A stored schedule with all members that one of today has.
+json completed_state(const std::string& stored, const std::string& source) {
+  json content = json::parse(stored);
+  if (content["type"] != kBySamples) {
+    return content;
+  }
+  Reader reader{content, source};
+  const OptimizerParamSchedulerOptions options = read_by_samples(reader);
+  ordered_json all;
+  all["type"] = kBySamples;
+  visit_by_samples(options, Writer{all});
+  return json::parse(all.dump());
+}
+
 }  // namespace
 
 std::string schedule_state(const AllConfig& config, int64_t data_parallel_size) {
@@ -146,6 +183,8 @@ std::string schedule_state(const AllConfig& config, int64_t data_parallel_size) 
   if (const auto by_updates = learning_rate_scheduler_options(config)) {
     state["type"] = kByUpdates;
     visit_by_updates(*by_updates, Writer{state});
+  } else if (const auto own = own_schedule(config, data_parallel_size)) {
+    return own_schedule_state(*own);
   } else if (const auto by_samples = param_scheduler_options(config, data_parallel_size)) {
     state["type"] = kBySamples;
     visit_by_samples(*by_samples, Writer{state});
@@ -162,6 +201,9 @@ static std::unique_ptr<optim::Schedule> read_schedule(const std::string& state,
   const json content = json::parse(state, nullptr, /*allow_exceptions=*/false);
   check<IoError>(content.is_object() && content.contains("type"), source,
                  ": schedule: is not an object with a type");
+  if (is_own_schedule(content)) {
+    return make_own_schedule(own_schedule_of(content, source));
+  }
   Reader reader{content, source};
   if (content["type"] == kByUpdates) {
     optim::LearningRateSchedulerOptions options;
@@ -170,10 +212,7 @@ static std::unique_ptr<optim::Schedule> read_schedule(const std::string& state,
     return std::make_unique<optim::LearningRateScheduler>(options);
   }
   if (content["type"] == kBySamples) {
-    OptimizerParamSchedulerOptions options;
-    visit_by_samples(options, reader);
-    reader.finish();
-    return std::make_unique<OptimizerParamScheduler>(options);
+    return std::make_unique<OptimizerParamScheduler>(read_by_samples(reader));
   }
   check<IoError>(content["type"] == kConstant, source, ": schedule: the type ",
                  content["type"].dump(), " is not known");
@@ -199,9 +238,15 @@ ResumedSchedule resume_schedule(const AllConfig& config,
                                 const std::string& stored,
                                 const std::string& source) {
   const OptimizerConfig& o = config.optimizer_config;
+  if (stored.empty()) {
+    return {.schedule = get_optimizer_param_scheduler(config, data_parallel_size),
+            .state = schedule_state(config, data_parallel_size),
+            .remark = concat("the schedule is the configured one: ", source,
+                             " is of a program that trained without")};
+  }
   std::unique_ptr<optim::Schedule> of_checkpoint = schedule_from_state(stored, source);
   const std::string configured = schedule_state(config, data_parallel_size);
-  const std::string other = differences(json::parse(stored), json::parse(configured));
+  const std::string other = differences(completed_state(stored, source), json::parse(configured));
   if (o.override_opt_param_scheduler || other.empty()) {
     return {.schedule = get_optimizer_param_scheduler(config, data_parallel_size),
             .state = configured,

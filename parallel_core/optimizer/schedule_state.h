@@ -27,7 +27,7 @@ struct ResumedSchedule {
 
 /// The stored schedule with use_checkpoint_opt_param_scheduler, the configured one with
 /// override_opt_param_scheduler; with neither of them both have to be the same, else ValueError
-/// with what differs.
+/// with what differs. An empty `stored` is of a run without a schedule: then the configured one.
 ResumedSchedule resume_schedule(const AllConfig& config,
                                 int64_t data_parallel_size,
                                 const std::string& stored,

@@ -19,6 +19,8 @@ class VocabParallelCrossEntropy final : public nn::Module,
  public:
   VocabParallelCrossEntropy(int64_t vocabulary, const TensorParallelLayout& layout)
       : vocabulary_(vocabulary), layout_(layout) {}
+  explicit VocabParallelCrossEntropy(const AllConfig& config)
+      : VocabParallelCrossEntropy(config.model_config.vocab_size, tensor_parallel_layout(config)) {}
 
   std::string type_name() const override { return "VocabParallelCrossEntropy"; }
   /// logits [.., rows of the shard] of any floating dtype, labels [..] int32 or int64 -> [..],

@@ -85,6 +85,7 @@ class ColumnParallelLinear final : public nn::Module, public nn::Callable<Column
   std::string extra_repr() const override;
   OutputAndBias forward(const Tensor& x, bool keeps_gathered = false) const;
   nn::Parameter& weight() const { return weight_; }
+  nn::Parameter* bias() const { return bias_; }  ///< null without one
   /// Null without adapters.
   const LowRankAddition* low_rank() const { return low_rank_ ? &*low_rank_ : nullptr; }
   /// What forward() multiplies by, on this rank: the weight in the dtype of products, with what

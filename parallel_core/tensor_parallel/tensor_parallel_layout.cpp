@@ -28,7 +28,11 @@ TensorParallelLayout tensor_parallel_layout(const TransformerConfig& config, boo
 }
 
 TensorParallelLayout tensor_parallel_layout(const AllConfig& config) {
-  return tensor_parallel_layout(config.model_config, config.dataset_config.data_layout == "SBH");
+  return tensor_parallel_layout(config.model_config, is_sequence_first(config));
+}
+
+bool is_sequence_first(const AllConfig& config) {
+  return config.dataset_config.data_layout == "SBH";
 }
 
 VocabularyShard vocabulary_shard(int64_t vocabulary, int rank, int size) {

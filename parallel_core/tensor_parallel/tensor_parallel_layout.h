@@ -39,6 +39,8 @@ struct TensorParallelLayout {
 TensorParallelLayout tensor_parallel_layout(const TransformerConfig& config, bool sequence_first);
 /// The same with the configuration's data_layout.
 TensorParallelLayout tensor_parallel_layout(const AllConfig& config);
+/// Whether hidden states are [S, B, H]: data_layout SBH.
+bool is_sequence_first(const AllConfig& config);
 
 /// Rows of a vocabulary that a rank holds. Every rank has as many rows, so the last ones may have
 /// padding behind the vocabulary's end: rows of zeros that no token names and no logit counts.

@@ -32,6 +32,7 @@
 #include "parallel_core/training/checkpoints/run_checkpoints.h"
 #include "parallel_core/training/files/disk_room.h"
 #include "parallel_core/training/files/output_folder.h"
+#include "parallel_core/training/fitting_layouts.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/ranks/equal_configurations.h"
 #include "parallel_core/training/step/evaluation_metric.h"
@@ -80,6 +81,9 @@ std::string opened_data_text(const AllConfig& config, const ResumePoint* resume)
 
 std::string data_text(const AllConfig& config, const ResumePoint* resume) {
   const DatasetConfig& d = config.dataset_config;
+  if (d.data_source) {
+    return concat("the program's own data, ", *d.data_source, "; not opened here");
+  }
   if (d.text) {
     check_tokenizer_of_weights(config);
     const std::vector<std::string> remarks = data::check_text_files(
@@ -272,7 +276,11 @@ class DryRunReport {
       out_ << text << "\n";
     }
     show("memory", [&] {
-      check_fits(memory_, available_);
+      check_memory(config_, memory_,
+                   {.data_parallel_size = ranks_,
+                    .ranks = options_.world->size(),
+                    .ranks_on_host = options_.ranks_on_host,
+                    .available = available_});
       return concat("needs ", size_text(memory_.peak()), ", ", size_text(available_),
                     " are available",
                     options_.ranks_on_host > 1 ? " to each rank of this machine" : "");

@@ -14,6 +14,7 @@
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parameter_ranks.h"
 #include "parallel_core/training/log/logging.h"
+#include "parallel_core/training/log/parameter_rules_log.h"
 #include "parallel_core/training/ranks/equal_configurations.h"
 #include "parallel_core/training/start_summary.h"
 #include "parallel_core/training/starting_run.h"
@@ -156,6 +157,7 @@ void make_run_optimizer(StartingRun& run) {
       run.options.param_groups
           ? get_optimizer(config, model, run.options.param_groups(model), run.data_parallel.get())
           : get_optimizer(config, model, run.data_parallel.get());
+  log_parameter_rules(config, model);
   if (weights.in_pieces && !weights.path.empty()) {
     if (weights.upcycles) {
       load_upcycled(model, config.model_config, weights.path, run.optimizer.get());

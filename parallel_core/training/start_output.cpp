@@ -18,6 +18,7 @@
 #include "parallel_core/lora/adapter_plan.h"
 #include "parallel_core/training/checkpoints/run_checkpoints.h"
 #include "parallel_core/training/files/disk_room.h"
+#include "parallel_core/training/fitting_layouts.h"
 #include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/ranks/equal_configurations.h"
 #include "parallel_core/training/starting_run.h"
@@ -77,7 +78,12 @@ void check_before_start(StartingRun& run) {
   run.is_first_rank = RankContext::current().rank() == 0;
   run.available = available_memory() / run.options.ranks_on_host;
   if (!run.options.model) {
-    check_fits(estimate_memory(config, get_data_parallel_world_size()), run.available);
+    const int64_t data_parallel = get_data_parallel_world_size();
+    check_memory(config, estimate_memory(config, data_parallel),
+                 {.data_parallel_size = data_parallel,
+                  .ranks = run.options.world->size(),
+                  .ranks_on_host = run.options.ranks_on_host,
+                  .available = run.available});
   }
   check_output_paths(config.training_config);
   check_evaluation(config, run.options.metrics, run.options.evaluation != nullptr);

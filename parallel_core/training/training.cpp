@@ -18,6 +18,7 @@
 #include "parallel_core/training/step/run_part.h"
 #include "parallel_core/training/watch/checkpoint_health.h"
 #include "parallel_core/training/watch/expert_log.h"
+#include "parallel_core/training/watch/max_logits_log.h"
 #include "parallel_core/training/watch/nan_watch.h"
 #include "parallel_core/training/watch/norm_watch.h"
 #include "parallel_core/training/watch/step_monitor.h"
@@ -58,24 +59,25 @@ void add_to(TrainSummary& summary, const FinishedStep& step) {
 // The pieces that look at every step, in the order of their phases.
 class LoopPieces {
  public:
-  /// `shown_total`: steps of the run, as lines tell them.
+  /// `length`: of the run, as lines tell it.
   LoopPieces(TrainOneStepCell& cell,
              const AllConfig& config,
              const TrainOptions& options,
-             int64_t shown_total)
+             const RunLength& length)
       : evaluation_(cell.network(), config, options),
-        monitor_(cell, config, shown_total),
+        monitor_(cell, config, length),
         skipped_(cell, config),
         nan_(cell, config),
         experts_(config),
+        max_logits_(config, length.total),
         metrics_(options.metrics),
-        log_(config, shown_total, options.step_flops),
+        log_(config, length, options.step_flops),
         checkpoints_(cell, config, options) {
     all_ = {&checkpoints_.acceptance(), &evaluation_};
     if (config.monitor_config.use_checkpoint_health_monitor) {
       all_.push_back(&embedding_.emplace(cell));
     }
-    all_.insert(all_.end(), {&skipped_, &monitor_});
+    all_.insert(all_.end(), {&skipped_, &monitor_, &max_logits_});
     if (config.monitor_config.check_for_global_norm) {
       all_.push_back(&abnormal_.emplace(config));
     }
@@ -105,6 +107,7 @@ class LoopPieces {
   SkipWatch skipped_;
   NanWatch nan_;
   ExpertLog experts_;
+  MaxLogitsLog max_logits_;
   MetricsOfSteps metrics_;
   StepLog log_;
   RunCheckpoints checkpoints_;
@@ -134,13 +137,9 @@ class LoopPosition {
     last_step_ = total > 0 ? total : std::numeric_limits<int64_t>::max();
     consumed_ = options.samples_done.value_or(batches_.consumed_after(step_));
     next_ = options.start.value_or(data::BatchPosition{.step = step_, .first_sample = consumed_});
-    shown_total_ = total;
+    length_.total = total;
     if (epochs_) {
-      const int64_t by_epochs =
-          step_ + batches_.steps_until(consumed_ + data::batches_until_epoch(
-                                                       source, next_.first_sample, 1, *epochs_),
-                                       consumed_);
-      shown_total_ = total > 0 ? std::min(total, by_epochs) : by_epochs;
+      set_epochs(total);
     }
   }
 
@@ -148,7 +147,7 @@ class LoopPosition {
   /// The batch of the next step.
   const data::BatchPosition& next() const { return next_; }
   /// What lines say of the end; the data decide it where epochs do.
-  int64_t shown_total() const { return shown_total_; }
+  const RunLength& length() const { return length_; }
   /// Of the next step, on each data-parallel rank.
   int64_t micro_batches() const { return batches_.micro_batches_at(consumed_); }
   int64_t epoch() const { return source_.epoch(next_.first_sample); }
@@ -163,13 +162,33 @@ class LoopPosition {
   }
 
  private:
+  // When epochs end. Those of before this start count as if their steps had had such batches too,
+  // which only lines see.
+  void set_epochs(int64_t total) {
+    const auto end_of = [&](int64_t epoch) {
+      const int64_t ahead =
+          data::batches_until_epoch(source_, 0, 1, epoch) - next_.first_sample;  // in samples
+      return ahead >= 0 ? step_ + batches_.steps_until(consumed_ + ahead, consumed_)
+                        : step_ - batches_.steps_within(consumed_,
+                                                        std::max<int64_t>(consumed_ + ahead, 0));
+    };
+    for (int64_t epoch = 1; epoch <= *epochs_; ++epoch) {
+      length_.epoch_ends.push_back(end_of(epoch));
+      if (total > 0 && length_.epoch_ends.back() >= total) {
+        break;
+      }
+    }
+    const int64_t by_epochs = std::max(step_, length_.epoch_ends.back());
+    length_.total = total > 0 ? std::min(total, by_epochs) : by_epochs;
+  }
+
   data::DataSource& source_;
   std::optional<int64_t> epochs_;
   BatchSchedule batches_;
   int64_t step_;          // that runs, or is done
   int64_t consumed_ = 0;  // samples of the run before the next step
   int64_t last_step_ = 0;
-  int64_t shown_total_ = 0;
+  RunLength length_;
   data::BatchPosition next_;
 };
 
@@ -210,7 +229,7 @@ TrainSummary train(TrainOneStepCell& cell,
                    const AllConfig& config,
                    const TrainOptions& options) {
   LoopPosition position(cell, source, config, options);
-  LoopPieces pieces(cell, config, options, position.shown_total());
+  LoopPieces pieces(cell, config, options, position.length());
   if (options.trainer) {
     for (StepObserver* piece : pieces.all()) {
       piece->load_past(*options.trainer);

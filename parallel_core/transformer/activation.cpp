@@ -12,6 +12,7 @@
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/precision.h"
+#include "parallel_core/register.h"
 
 namespace tapestry {
 
@@ -50,6 +51,21 @@ Tensor clamped_swiglu(const Tensor& x, double limit, double alpha) {
   return (low * sigmoid(low * alpha) * (clamp(up, -limit, limit) + 1)).to(x.dtype());
 }
 
+// A registered one, whose results are looked at: it may be anything.
+Activation own_activation(const std::string& name) {
+  return [name, own = ModuleRegistry::get_item<ModuleType::kActivationFunc>(name)](
+             const Tensor& x, const Tensor& bias) {
+    Shape expected = x.shape();
+    expected.back() /= own.gated ? 2 : 1;
+    Tensor y = own.function(add_bias(x, bias));
+    check<ValueError>(y.defined() && y.shape() == expected && y.dtype() == x.dtype(), "hidden_act ",
+                      name, ": of ", describe(x), " it makes ",
+                      y.defined() ? concat(describe(y)) : std::string("nothing"),
+                      ", expected shape ", expected, " and dtype ", name_of(x.dtype()));
+    return y;
+  };
+}
+
 }  // namespace
 
 Tensor xielu(const Tensor& x, const Tensor& alpha_p, const Tensor& alpha_n) {
@@ -83,6 +99,9 @@ Activation get_act_func(const std::string& hidden_act, bool use_fused) {
       {"fused_swiglu", kSwiglu},
   };
   const auto found = table.find(hidden_act);
+  if (found == table.end() && ModuleRegistry::has_item(ModuleType::kActivationFunc, hidden_act)) {
+    return own_activation(hidden_act);
+  }
   std::string known;
   for (const auto& [name, forms] : table) {
     known += (known.empty() ? "" : ", ") + name;

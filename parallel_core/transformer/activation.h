@@ -21,7 +21,9 @@ bool keeps_only_input(const TransformerConfig& config);
 bool uses_fused_activation(const TransformerConfig& config);
 
 /// gelu (erf form), fast_gelu (tanh form), relu, silu, squared_relu, swiglu, fused_swiglu.
-/// ValueError listing them for another name. Not fused: made of elementary ops.
+/// Or a registered name: ValueError where what it gives has another shape or dtype than
+/// ActivationFunction says. ValueError listing them for another name. Not fused: made of elementary
+/// ops.
 Activation get_act_func(const std::string& hidden_act, bool use_fused = true);
 
 /// That of the configuration's MLPs: the same; clamped_swiglu, for gate and up of a last axis
@@ -29,6 +31,9 @@ Activation get_act_func(const std::string& hidden_act, bool use_fused = true);
 /// gated_linear_unit any other of the gate, times up (Shazeer 2020, arXiv:2002.05202). Not for
 /// xielu, which has parameters.
 Activation get_act_func(const TransformerConfig& config);
+inline Activation get_act_func(const AllConfig& config) {
+  return get_act_func(config.model_config);
+}
 
 /// x > 0: softplus(alpha_p) x^2 + x / 2; else (0.5 + softplus(alpha_n)) (expm1(min(x, -1e-6)) - x)
 /// + x / 2, for parameters [1]. Source: Huang and Schlag 2024, arXiv:2411.13010; constants as in

@@ -1,5 +1,6 @@
 #include "parallel_core/transformer/attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/ops/elementwise.h"
@@ -175,6 +176,35 @@ std::string ParallelAttention::extra_repr() const {
     out += concat(", keys of layer ", *keys_from_);
   }
   return out + core_.described();
+}
+
+std::vector<RowFactors> ParallelAttention::score_factors(const std::vector<double>& factors) const {
+  const int64_t of_group = total_heads_ / total_groups_;  // heads, on all ranks
+  const int64_t own = num_heads_ / num_groups_;           // of these, on this one
+  const bool takes_part = !keys_from_ && !gives_keys_ && !value_is_key_;
+  std::vector<double> rows;
+  const auto add = [&](double factor) { rows.insert(rows.end(), head_dim_, factor); };
+  for (int64_t g = 0; g < num_groups_; ++g) {
+    const auto first = factors.begin() + (first_group_ + g) * of_group;
+    const double key = takes_part ? std::sqrt(*std::min_element(first, first + of_group)) : 1;
+    for (int64_t h = 0; h < own; ++h) {
+      add(factors[static_cast<size_t>(first_head_ + g * own + h)] / key);
+    }
+    for (int64_t h = 0; gates_ && h < own; ++h) {
+      add(1);
+    }
+    if (!keys_from_) {
+      add(key);
+    }
+    if (!keys_from_ && !value_is_key_) {
+      add(1);
+    }
+  }
+  std::vector<RowFactors> out = {{&qkv_proj_->weight(), rows}};
+  if (qkv_proj_->bias() != nullptr) {
+    out.push_back({qkv_proj_->bias(), rows});
+  }
+  return out;
 }
 
 // [B, S, n, D] or [S, B, n, D] -> [B, n, S, D]

@@ -34,6 +34,8 @@ class ParallelAttention final : public TokenMixer {
   /// ranks divide neither heads and groups nor, where there are more ranks than groups, the heads
   /// of a group.
   ParallelAttention(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
+  ParallelAttention(const AllConfig& config, int64_t layer_number)
+      : ParallelAttention(config.model_config, layer_number, is_sequence_first(config)) {}
 
   std::string type_name() const override { return "ParallelAttention"; }
   std::string extra_repr() const override;
@@ -41,6 +43,11 @@ class ParallelAttention final : public TokenMixer {
   OutputAndBias forward(const Tensor& x,
                         const AttentionContext& context,
                         const LayerPass& pass) override;
+  CoreAttention* core_attention() override { return &core_; }
+  /// The key of a group takes the root of the smallest factor of its heads, and the queries of each
+  /// head what is missing then. A key that is a value too, or that other layers have, is left
+  /// alone: the queries take all.
+  std::vector<RowFactors> score_factors(const std::vector<double>& factors) const override;
 
  private:
   Tensor heads(const Tensor& x) const;

@@ -1,5 +1,7 @@
 #include "parallel_core/transformer/core_attention.h"
 
+#include <limits>
+
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/shape_ops.h"
@@ -55,6 +57,11 @@ CoreAttention::CoreAttention(const TransformerConfig& config, int64_t layer, con
   }
 }
 
+void CoreAttention::measure_logits(bool on) {
+  max_logits_ =
+      on ? full({num_heads_}, -std::numeric_limits<double>::infinity(), kFloat32) : Tensor();
+}
+
 std::string CoreAttention::described() const {
   return concat(window_left_ ? concat(", window=", *window_left_) : "",
                 sinks_ != nullptr ? ", sinks" : "");
@@ -74,7 +81,8 @@ Tensor CoreAttention::attend(const Tensor& q,
                            .mask = mask,
                            .document_starts = starts,
                            .alibi_slopes = alibi_slopes_,
-                           .sinks = sinks()};
+                           .sinks = sinks(),
+                           .max_logits = training ? max_logits_ : Tensor()};
   const bool fused = precision_.fused && precision_.softmax == kFloat32;
   const auto weigh = [&](const Tensor& a, const Tensor& b, const Tensor& c) {
     if (fused) {  // scores are float32 and never in memory

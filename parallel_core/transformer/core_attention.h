@@ -69,6 +69,15 @@ class CoreAttention {
   /// [heads of this rank], of which this makes use, and whose owner is somebody else.
   void set_sinks(const nn::Parameter& sinks) { sinks_ = &sinks; }
   std::optional<int64_t> window_left() const { return window_left_; }
+  int64_t layer() const { return layer_; }  ///< from 0
+  int64_t total_heads() const { return total_heads_; }
+
+  /// From here on the largest score of each of this rank's heads in training passes is kept, or no
+  /// more; what was kept is forgotten. In evaluation nothing is measured.
+  void measure_logits(bool on);
+  /// [heads of this rank], float32, -inf before the first pass: see AttentionOptions. A pass that
+  /// is computed again for backward finds the same. Undefined while nothing is measured.
+  Tensor max_logits() const { return max_logits_; }
   /// ", window=7, sinks"
   std::string described() const;
 
@@ -105,6 +114,7 @@ class CoreAttention {
   Precision precision_;
   ContextParallelLayout context_layout_;
   const nn::Parameter* sinks_ = nullptr;
+  Tensor max_logits_;
 };
 
 }  // namespace tapestry

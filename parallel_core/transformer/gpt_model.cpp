@@ -67,11 +67,37 @@ GPTModel::GPTModel(const TransformerConfig& config,
   };
 }
 
+namespace {
+
+// The loss that the configuration names; empty: the cross entropy.
+TokenLoss configured_loss(const AllConfig& config) {
+  const auto& chosen = config.training_config.loss_func_kwargs;
+  if (!chosen || !ModuleRegistry::has_item(ModuleType::kLossFunc, chosen->loss_func_type)) {
+    return {};
+  }
+  TokenLoss loss = ModuleRegistry::get_item<ModuleType::kLossFunc>(chosen->loss_func_type)(config);
+  check<ValueError>(loss != nullptr, "loss_func_type ", chosen->loss_func_type,
+                    ": what is registered makes no loss");
+  return loss;
+}
+
+}  // namespace
+
+TokenLoss token_loss(const AllConfig& config) {
+  if (TokenLoss own = configured_loss(config)) {
+    return own;
+  }
+  return [cross_entropy = std::make_shared<VocabParallelCrossEntropy>(config)](
+             const Tensor& logits, const Tensor& labels) {
+    return cross_entropy->forward(logits, labels);
+  };
+}
+
 GPTModel::GPTModel(const AllConfig& config, TokenLoss loss)
     : GPTModel(config.model_config,
                config.dataset_config.data_layout,
                get_pipeline_stage(config),
-               std::move(loss)) {}
+               loss ? std::move(loss) : configured_loss(config)) {}
 
 bool GPTModel::takes_cache() const {
   const Precision& p = precision();

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "parallel_core/config/config.h"
+#include "parallel_core/register.h"
 #include "parallel_core/tensor_parallel/cross_entropy.h"
 #include "parallel_core/transformer/language_model.h"
 #include "parallel_core/transformer/transformer_model.h"
@@ -40,9 +41,9 @@ class ParallelLMLogits final : public nn::Module, public nn::Callable<ParallelLM
   TensorParallelLayout layout_;
 };
 
-/// The loss of every token: logits of the rank's columns of the vocabulary [.., V / tp], with
-/// padding, and labels [..] to losses [..], the same on every rank of the tensor-parallel group.
-using TokenLoss = std::function<Tensor(const Tensor& logits, const Tensor& labels)>;
+/// The loss of loss_func_kwargs on the calling rank: the cross entropy, or a registered one.
+/// ValueError where what is registered makes none.
+TokenLoss token_loss(const AllConfig& config);
 
 /// The model, or what one rank of a pipeline has of it: the layers of its chunks under their names
 /// in the whole model, the embeddings on the first rank, final norm, head and loss on the last.
@@ -57,7 +58,8 @@ class GPTModel final : public TransformerModel {
            const std::string& data_layout,
            const PipelineStage& stage,
            TokenLoss loss = {});
-  /// The calling rank's part of it.
+  /// The calling rank's part of it. Without `loss` that of loss_func_kwargs, the cross entropy or
+  /// a registered one.
   explicit GPTModel(const AllConfig& config, TokenLoss loss = {});
 
   std::string type_name() const override { return "GPTModel"; }

@@ -298,4 +298,8 @@ std::unique_ptr<TransformerLanguageModel> get_language_model(const TransformerCo
   return std::make_unique<TransformerLanguageModel>(config, sequence_first, stage);
 }
 
+std::unique_ptr<TransformerLanguageModel> get_language_model(const AllConfig& config) {
+  return std::make_unique<TransformerLanguageModel>(config);
+}
+
 }  // namespace tapestry

@@ -30,6 +30,8 @@ class Embedding final : public nn::Module, public nn::Callable<Embedding> {
   Embedding(const TransformerConfig& config,
             bool sequence_first,
             EmbeddingCopy copy = EmbeddingCopy::kOnly);
+  explicit Embedding(const AllConfig& config, EmbeddingCopy copy = EmbeddingCopy::kOnly)
+      : Embedding(config.model_config, is_sequence_first(config), copy) {}
 
   std::string type_name() const override { return "Embedding"; }
   /// ValueError if the sequence, or a position, lies beyond the table of positions, or cannot be
@@ -66,6 +68,10 @@ class TransformerLanguageModel final : public nn::Module,
   TransformerLanguageModel(const TransformerConfig& config,
                            bool sequence_first,
                            const PipelineStage& stage);
+  /// The calling rank's stage.
+  explicit TransformerLanguageModel(const AllConfig& config)
+      : TransformerLanguageModel(
+            config.model_config, is_sequence_first(config), get_pipeline_stage(config)) {}
 
   std::string type_name() const override { return "TransformerLanguageModel"; }
 
@@ -109,5 +115,7 @@ inline void append_observed(TensorList& out, const TransformerLanguageModel::Inp
 std::unique_ptr<TransformerLanguageModel> get_language_model(const TransformerConfig& config,
                                                              bool sequence_first,
                                                              const PipelineStage& stage);
+/// The calling rank's stage of it.
+std::unique_ptr<TransformerLanguageModel> get_language_model(const AllConfig& config);
 
 }  // namespace tapestry

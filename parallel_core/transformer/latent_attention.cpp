@@ -1,5 +1,7 @@
 #include "parallel_core/transformer/latent_attention.h"
 
+#include <cmath>
+
 #include "autograd/ops/map.h"
 #include "autograd/ops/matmul.h"
 #include "autograd/ops/shape_ops.h"
@@ -126,6 +128,29 @@ MultiLatentAttention::MultiLatentAttention(const TransformerConfig& config,
 std::string MultiLatentAttention::extra_repr() const {
   return concat("heads=", share_.heads, ", latent=", rank_, ", dim=", plain_, "+", rotated_,
                 ", values=", values_, core_.described());
+}
+
+RowTurns MultiLatentAttention::row_turns() const {
+  const std::string prefix = concat("layers.", layer_, ".attention.");
+  return {{concat(prefix, q_proj_ != nullptr ? "wq" : "wq_b", ".weight"), {plain_, rotated_}},
+          {prefix + "wkv_a.weight", {rank_, rotated_}},
+          {prefix + "wkv_b.weight", {plain_, values_}}};
+}
+
+std::vector<RowFactors> MultiLatentAttention::score_factors(
+    const std::vector<double>& factors) const {
+  std::vector<double> queries;
+  std::vector<double> keys;
+  for (int64_t h = 0; h < share_.heads; ++h) {
+    const double factor = factors[static_cast<size_t>(share_.first_head + h)];
+    const double root = std::sqrt(factor);
+    queries.insert(queries.end(), plain_, root);
+    queries.insert(queries.end(), rotated_, factor);
+    keys.insert(keys.end(), plain_, root);
+    keys.insert(keys.end(), values_, 1);
+  }
+  const ColumnParallelLinear& q = q_proj_ != nullptr ? *q_proj_ : *q_b_proj_;
+  return {{&q.weight(), queries}, {&kv_b_proj_->weight(), keys}};
 }
 
 // [B, S, n * D] or [S, B, n * D] -> [B, n, S, D]

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "parallel_core/row_turns.h"
 #include "parallel_core/transformer/attention.h"
 #include "parallel_core/transformer/norm.h"
 
@@ -19,17 +20,26 @@ namespace tapestry {
 ///
 /// With a cache a token keeps c and r alone. Queries are then multiplied by the matrix that would
 /// have made keys of c, and what is attended, a sum of c, by that which makes values.
-class MultiLatentAttention final : public TokenMixer {
+class MultiLatentAttention final : public TokenMixer, public HasRowTurns {
  public:
   /// `layer_number` counts from 1. ValueError if the ranks do not divide the heads.
   MultiLatentAttention(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
+  MultiLatentAttention(const AllConfig& config, int64_t layer_number)
+      : MultiLatentAttention(config.model_config, layer_number, is_sequence_first(config)) {}
 
   std::string type_name() const override { return "MultiLatentAttention"; }
   std::string extra_repr() const override;
+  /// Of each head's queries the rows without and with rotation, of what makes keys and values the
+  /// rows of both, and of what makes c and r the rows of either.
+  RowTurns row_turns() const override;
   using TokenMixer::forward;
   OutputAndBias forward(const Tensor& x,
                         const AttentionContext& context,
                         const LayerPass& pass) override;
+  CoreAttention* core_attention() override { return &core_; }
+  /// The channels without rotation take the root of the factor in queries and in keys; those with
+  /// rotation take it in queries alone, since all heads share their key.
+  std::vector<RowFactors> score_factors(const std::vector<double>& factors) const override;
 
  private:
   // What attention is made of, before heads have keys and values: queries [B, n, S, .] without and

@@ -26,6 +26,8 @@ class ParallelMLP final : public MlpBlock {
  public:
   /// `layer_number` counts from 1. ValueError if the ranks do not divide F.
   ParallelMLP(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
+  ParallelMLP(const AllConfig& config, int64_t layer_number)
+      : ParallelMLP(config.model_config, layer_number, is_sequence_first(config)) {}
   /// Of width `ffn_hidden_size`, with logical tensors PREFIXw_up.weight and so on.
   ParallelMLP(const TransformerConfig& config,
               int64_t ffn_hidden_size,

@@ -25,6 +25,8 @@ class PredictionLayer final : public nn::Module, public nn::Callable<PredictionL
  public:
   /// `layer` counts from 0, with the model's own layers before it.
   PredictionLayer(const TransformerConfig& config, int64_t layer, bool sequence_first);
+  PredictionLayer(const AllConfig& config, int64_t layer)
+      : PredictionLayer(config.model_config, layer, is_sequence_first(config)) {}
 
   std::string type_name() const override { return "MultiTokenPredictionLayer"; }
   /// hidden and embedded as hidden states of the model, [B, S, H] or [S, B, H], with sequence
@@ -47,6 +49,8 @@ class PredictionLayer final : public nn::Module, public nn::Callable<PredictionL
 class MultiTokenPrediction final : public nn::Module {
  public:
   MultiTokenPrediction(const TransformerConfig& config, bool sequence_first);
+  explicit MultiTokenPrediction(const AllConfig& config)
+      : MultiTokenPrediction(config.model_config, is_sequence_first(config)) {}
 
   std::string type_name() const override { return "MultiTokenPrediction"; }
   /// Of depth 1 and so on, from 0.

@@ -24,6 +24,8 @@ namespace tapestry {
 class PerLayerEmbedding final : public nn::Module, public nn::Callable<PerLayerEmbedding> {
  public:
   PerLayerEmbedding(const TransformerConfig& config, bool sequence_first);
+  explicit PerLayerEmbedding(const AllConfig& config)
+      : PerLayerEmbedding(config.model_config, is_sequence_first(config)) {}
 
   std::string type_name() const override { return "PerLayerEmbedding"; }
   std::string extra_repr() const override { return concat(layers_, " layers of ", size_); }

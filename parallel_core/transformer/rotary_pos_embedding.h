@@ -15,6 +15,7 @@ class RotaryEmbedding {
  public:
   explicit RotaryEmbedding(const TransformerConfig& config)
       : RotaryEmbedding(config, config.rotary_config, rotated_channels(config)) {}
+  explicit RotaryEmbedding(const AllConfig& config) : RotaryEmbedding(config.model_config) {}
   /// With another rotation than the configuration's, of so many channels of a head.
   RotaryEmbedding(const TransformerConfig& config, const RotaryConfig& rotary, int64_t channels);
 

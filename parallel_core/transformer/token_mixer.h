@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "nn/module.h"
 #include "parallel_core/config/config.h"
@@ -10,6 +11,13 @@
 #include "parallel_core/transformer/recompute_policy.h"
 
 namespace tapestry {
+
+/// What each row of a parameter [rows] or [rows, columns], as this rank has it, is to be multiplied
+/// by.
+struct RowFactors {
+  const nn::Parameter* parameter;
+  std::vector<double> factors;  ///< [rows]
+};
 
 /// The block of a layer in which tokens learn of those before them.
 class TokenMixer : public nn::Module, public nn::Callable<TokenMixer> {
@@ -20,6 +28,15 @@ class TokenMixer : public nn::Module, public nn::Callable<TokenMixer> {
                                 const LayerPass& pass) = 0;
   OutputAndBias forward(const Tensor& x, const AttentionContext& context) {
     return forward(x, context, LayerPass());
+  }
+
+  /// Where tokens meet by queries and keys; null where there are none.
+  virtual CoreAttention* core_attention() { return nullptr; }
+  /// What of this rank's weights and biases is to be multiplied so that the scores of each head are
+  /// multiplied by its factor, one for each head of all ranks, and nothing else changes. Empty
+  /// without queries and keys. Scores of queries or keys that a norm has made do not follow.
+  virtual std::vector<RowFactors> score_factors(const std::vector<double>& /*factors*/) const {
+    return {};
   }
 };
 

@@ -40,6 +40,8 @@ class ParallelTransformerLayer final : public nn::Module,
   ParallelTransformerLayer(const TransformerConfig& config,
                            int64_t layer_number,
                            bool sequence_first);
+  ParallelTransformerLayer(const AllConfig& config, int64_t layer_number)
+      : ParallelTransformerLayer(config.model_config, layer_number, is_sequence_first(config)) {}
 
   std::string type_name() const override { return "ParallelTransformerLayer"; }
   /// The stream that the layer's two blocks have been added to, the second one still pending.
@@ -85,6 +87,10 @@ class ParallelTransformer final : public nn::Module, public nn::Callable<Paralle
   ParallelTransformer(const TransformerConfig& config,
                       bool sequence_first,
                       const PipelineStage& stage);
+  /// The calling rank's stage.
+  explicit ParallelTransformer(const AllConfig& config)
+      : ParallelTransformer(
+            config.model_config, is_sequence_first(config), get_pipeline_stage(config)) {}
 
   std::string type_name() const override { return "ParallelTransformer"; }
   /// Runs the layers of one chunk. Hidden states in, hidden states out: [B, S, H], or [S, B, H]

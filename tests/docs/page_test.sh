@@ -52,8 +52,8 @@ commands_of() {
       if (fence != "") { fence = ""; next }
       fence = substr($0, 4)
       if (fence == "") { fence = "none" }
-      if (fence !~ /^(bash|cpp|text|yaml|cmake)$/)
-        wrong("a fenced block must say whether it is bash, cpp, text, yaml or cmake")
+      if (fence !~ /^(bash|cpp|python|text|yaml|cmake)$/)
+        wrong("a fenced block must say whether it is bash, cpp, python, text, yaml or cmake")
       next
     }
     fence == "bash" {

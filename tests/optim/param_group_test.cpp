@@ -149,14 +149,24 @@ TEST(ParamGroup, WhatItGivesKeepsItsRatioUnderASchedule) {
   EXPECT_EQ(optimizer.param_groups()[1].weight_decay, 0.25);
   EXPECT_EQ(optimizer.param_groups()[2].lr, 6);
   EXPECT_EQ(optimizer.param_groups()[3].lr, 0);
-  // Of the rate alone: every group's weight decay stays, and an optimizer without one of its own
-  // has nothing to be in proportion to.
+  // Of the rate alone: every group's weight decay stays. What a group gives beside an optimizer
+  // without one has nothing to be in proportion to, and no schedule overwrites it.
   AdamW other(groups(), {.lr = 0.5});
   ConstantSchedule(2).apply(other, {});
   EXPECT_EQ(other.param_groups()[0].weight_decay, 0);
   EXPECT_EQ(other.param_groups()[1].weight_decay, 0.0625);
   ConstantSchedule(2, 1).apply(other, {});
-  EXPECT_EQ(other.param_groups()[1].weight_decay, 1);
+  EXPECT_EQ(other.param_groups()[0].weight_decay, 1);
+  EXPECT_EQ(other.param_groups()[1].weight_decay, 0.0625);
+  ConstantSchedule(2, 0).apply(other, {});  // as a configuration that says nothing of it
+  EXPECT_EQ(other.param_groups()[0].weight_decay, 0);
+  EXPECT_EQ(other.param_groups()[1].weight_decay, 0.0625);
+  AdamW idle(groups(), {.lr = 0});
+  ConstantSchedule(2).apply(idle, {});
+  EXPECT_EQ(idle.param_groups()[0].lr, 2);
+  EXPECT_EQ(idle.param_groups()[1].lr, 0.125);
+  EXPECT_EQ(idle.param_groups()[2].lr, 6);  // its factor says what a schedule does
+  EXPECT_EQ(idle.param_groups()[3].lr, 0);
 }
 
 TEST(ParamGroup, AValuePrintsAsItselfOrUnset) {

@@ -64,7 +64,42 @@ TEST(Curves, OneCycle) {
   EXPECT_NEAR(c(11), 0.1, kCurveBound);
 }
 
+TEST(Curves, Waves) {
+  const Curve half = curve::cosine_waves(4, 1, 10, 0.5);
+  const Curve plain = curve::cosine(4, 1, 10);
+  for (const double position : {0.0, 1.0, 3.3, 9.9, 10.0, 11.0}) {
+    EXPECT_EQ(half(position), plain(position));
+  }
+  const Curve whole = curve::cosine_waves(4, 1, 10, 1);
+  EXPECT_NEAR(whole(5), 1, kCurveBound);
+  EXPECT_NEAR(whole(7.5), 2.5, kCurveBound);
+  EXPECT_EQ(whole(10), 1);
+  const Curve restarts = curve::cosine_restarts(4, 1, 12, 3);
+  EXPECT_EQ(restarts(4), 4);
+  EXPECT_NEAR(restarts(6), 2.5, kCurveBound);
+  EXPECT_EQ(restarts(8), 4);
+  EXPECT_EQ(restarts(12), 1);
+  const Curve annealing = curve::cosine_annealing(4, 1, 10);
+  EXPECT_NEAR(annealing(10), 1, kCurveBound);
+  EXPECT_NEAR(annealing(15), 2.5, kCurveBound);
+  EXPECT_NEAR(annealing(20), 4, kCurveBound);
+  const Curve same = curve::warm_restarts(4, 1, 10, 1);
+  EXPECT_EQ(same(30), 4);
+  EXPECT_NEAR(same(35), 2.5, kCurveBound);
+  const Curve growing = curve::warm_restarts(4, 1, 10, 2);
+  EXPECT_EQ(growing(10), 4);
+  EXPECT_NEAR(growing(20), 2.5, kCurveBound);
+  EXPECT_EQ(growing(30), 4);
+  EXPECT_NEAR(growing(50), 2.5, kCurveBound);
+  EXPECT_EQ(growing(70), 4);
+}
+
 TEST(Curves, WrongNumbers) {
+  expect_throws<ValueError>([] { curve::cosine_waves(1, 0, 1, 0); }, {"waves"});
+  expect_throws<ValueError>([] { curve::cosine_restarts(1, 0, 1, -1); }, {"cycles"});
+  expect_throws<ValueError>([] { curve::cosine_annealing(1, 0, 0); }, {"length"});
+  expect_throws<ValueError>([] { curve::warm_restarts(1, 0, 0, 1); }, {"length"});
+  expect_throws<ValueError>([] { curve::warm_restarts(1, 0, 1, 0.5); }, {"factor", "0.5"});
   expect_throws<ValueError>([] { curve::linear(1, 0, 0); }, {"curve::linear: length", "above 0"});
   expect_throws<ValueError>([] { curve::polynomial(1, 0, 1, 0); }, {"power"});
   expect_throws<ValueError>([] { curve::inverse_square_root(1, 0); }, {"before"});

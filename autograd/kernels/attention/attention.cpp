@@ -126,8 +126,18 @@ void attention(const AttentionForward& wanted) {
   const auto run = TAPESTRY_DISPATCH_PAIRS(multiplies_pairs(call.dtype), attention_forward_rows);
   const AttentionForwardUnits units(shape, num_threads());
   const int64_t bytes = attention_forward_scratch(shape) * size_of(compute_dtype(call.dtype));
-  for_units(units.count(), bytes,
-            [&](int64_t unit, void* scratch) { run(call, units[unit], scratch); });
+  const bool measures = call.max_scores != nullptr;
+  const Scratch found(measures ? units.count() * size_of(kFloat32) : 0);
+  auto* maxima = static_cast<float*>(found.get());
+  for_units(units.count(), bytes, [&](int64_t unit, void* scratch) {
+    AttentionRows rows = units[unit];
+    rows.max_score = measures ? maxima + unit : nullptr;
+    run(call, rows, scratch);
+  });
+  for (int64_t unit = 0; measures && unit < units.count(); ++unit) {
+    float& most = call.max_scores[units[unit].head];
+    most = std::max(most, maxima[unit]);
+  }
 }
 
 void attention_backward(const AttentionBackward& wanted) {

@@ -108,6 +108,10 @@ struct AttentionDocuments {
 ///
 /// The bias, where there are `slopes`, one of each head, is slopes[head] (j - i - q_offset) for
 /// query i and key j; scale must not be 0 then, unless there is a score_cap.
+///
+/// `max_scores`, where it is not null, is raised to the largest visible score of each head: of the
+/// scores as they enter the softmax, scaled, capped and with their bias, without the sink. Where
+/// nothing is visible it stays as it is. NaN counts as nothing.
 struct AttentionForward {
   DType dtype = kFloat32;
   AttentionShape shape;
@@ -120,6 +124,7 @@ struct AttentionForward {
   const double* sinks = nullptr;
   AttentionOutput out;
   void* lse = nullptr;
+  float* max_scores = nullptr;  // [heads]
 };
 void attention(const AttentionForward& wanted);
 

@@ -13,6 +13,7 @@ struct AttentionRows {
   int64_t head;
   int64_t q_begin;
   int64_t q_end;
+  float* max_score = nullptr;  // gets the largest visible score; null: nobody asks
 };
 
 /// A part of the backward pass: query heads of one group, some queries and some keys, which are cut

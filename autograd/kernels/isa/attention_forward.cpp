@@ -20,7 +20,8 @@ struct QueryBlock {
   Operand<Item> q_transposed;
   C* sums;  // [kB, padded values]: terms times values
   C* max;
-  C* sum;  // of the terms
+  C* sum;   // of the terms
+  C* seen;  // the largest score without a sink; null: nobody asks
 };
 
 /// scores -> terms, with max and sum brought up to date. `rescale` is what
@@ -45,8 +46,11 @@ template <class Item, class C>
       }
     }
     const V before = load(q.max + i);
-    const V max = larger_of(
-        before, larger_of(larger_of(largest[0], largest[1]), larger_of(largest[2], largest[3])));
+    const V found = larger_of(larger_of(largest[0], largest[1]), larger_of(largest[2], largest[3]));
+    const V max = larger_of(before, found);
+    if (q.seen != nullptr) {
+      store(q.seen + i, larger_of(load(q.seen + i), found));
+    }
     const V older = exp2((before - max) * factors);
     V partial[2] = {};
     for (int64_t j = keys.begin; j < keys.end; j += 4) {
@@ -108,6 +112,9 @@ class ForwardRows {
     for (int64_t n = 0; n < count_; ++n) {
       finish(blocks_[n]);
     }
+    if (rows_.max_score != nullptr) {
+      *rows_.max_score = largest_score();
+    }
   }
 
  private:
@@ -139,6 +146,12 @@ class ForwardRows {
     for (int64_t i = 0; i < kB; ++i) {
       block.max[i] = max;
       block.sum[i] = sum;
+    }
+    if (rows_.max_score != nullptr) {
+      block.seen = workspace.take<C>(kB);
+      for (int64_t i = 0; i < kB; ++i) {
+        block.seen[i] = -static_cast<C>(__builtin_inf());
+      }
     }
   }
 
@@ -220,6 +233,17 @@ class ForwardRows {
       }
       store_row(value_dim_, row, out + i * call_.out.strides.row);
     }
+  }
+
+  float largest_score() const {
+    C largest = -static_cast<C>(__builtin_inf());
+    for (int64_t n = 0; n < count_; ++n) {
+      for (int64_t i = 0; i < blocks_[n].queries.count; ++i) {
+        const C seen = blocks_[n].seen[i];
+        largest = seen > largest ? seen : largest;
+      }
+    }
+    return static_cast<float>(largest * static_cast<C>(exponents_.scale));
   }
 
   const AttentionForward& call_;

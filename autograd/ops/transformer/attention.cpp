@@ -107,6 +107,13 @@ void check_sinks(const Tensor& sinks, int64_t heads) {
                     sinks.shape());
 }
 
+void check_max_logits(const Tensor& maxima, int64_t heads) {
+  check<TypeError>(maxima.dtype() == kFloat32, kName, ": max_logits must be float32, got ",
+                   name_of(maxima.dtype()));
+  check<ValueError>(maxima.shape() == Shape{heads} && maxima.is_contiguous(), kName,
+                    ": max_logits must be contiguous [", heads, "], got ", describe(maxima));
+}
+
 // Checks everything and draws the numbers for dropout.
 Problem pose(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
   check_tensors(q, k, v);
@@ -130,6 +137,9 @@ Problem pose(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionO
   }
   if (options.sinks.defined()) {
     check_sinks(options.sinks, weights[1]);
+  }
+  if (options.max_logits.defined()) {
+    check_max_logits(options.max_logits, weights[1]);
   }
   Problem problem;
   problem.causal = options.causal;
@@ -205,6 +215,20 @@ struct Precision {
   DType softmax;
 };
 
+// Raises the maxima to the largest of the scores [B, H, S, T] that are visible.
+void measure(const Tensor& scores, const Tensor& keep, const Tensor& maxima) {
+  const NoGradGuard no_grad;
+  const Tensor seen = keep.defined() ? masked_fill(scores.detach(), logical_not(keep),
+                                                   -std::numeric_limits<double>::infinity())
+                                     : scores.detach();
+  const std::vector<float> found = amax(seen, {0, 2, 3}).to_vector<float>();
+  auto* const most = maxima.data<float>();
+  for (size_t head = 0; head < found.size(); ++head) {
+    most[head] = std::max(most[head], found[head]);
+  }
+}
+
+// `maxima`: max_logits of the options, where they are to be raised.
 Tensor composed(const Tensor& q,
                 const Tensor& k,
                 const Tensor& v,
@@ -212,7 +236,8 @@ Tensor composed(const Tensor& q,
                 const Tensor& starts,
                 const Tensor& sinks,
                 const Problem& problem,
-                const Precision& precision) {
+                const Precision& precision,
+                const Tensor& maxima = {}) {
   const int64_t groups = k.shape()[1];
   const Shape& q_shape = q.shape();
   const Shape out_shape{q_shape[0], q_shape[1], q_shape[2], v.size(3)};
@@ -238,6 +263,9 @@ Tensor composed(const Tensor& q,
     scores = add(scores, alibi_bias(problem, weights[2], weights[3], precision.softmax));
   }
   const Tensor keep = visible(problem, weights[2], weights[3], mask, starts);
+  if (maxima.defined() && scores.numel() > 0) {
+    measure(scores, keep, maxima);
+  }
   Tensor p;
   if (sinks.defined()) {  // one more column, which is dropped
     if (keep.defined()) {
@@ -387,6 +415,7 @@ void run_forward(const Problem& problem,
                  const Tensor& mask,
                  const Tensor& starts,
                  const Tensor& sinks,
+                 const Tensor& maxima,
                  const AttentionResult& result) {
   if (q.numel() == 0) {
     return;
@@ -407,7 +436,8 @@ void run_forward(const Problem& problem,
                       .slopes = slopes_of(problem),
                       .sinks = sinks_of(sinks, logits),
                       .out = output(result.out),
-                      .lse = result.lse.raw()});
+                      .lse = result.lse.raw(),
+                      .max_scores = maxima.defined() ? maxima.data<float>() : nullptr});
 }
 
 // Fills dq, dk and dv, or adds to dk and dv with add_dkv; adds to dsinks.
@@ -455,6 +485,7 @@ void run_backward(const Problem& problem,
 struct Attention {
   static constexpr OpName name = kName;
   Problem problem;
+  Tensor maxima;  // max_logits of the options
   SavedTensor q, k, v, mask, starts, sinks, out, lse;
 
   // mask_: undefined, or broadcasts to the weights.
@@ -473,7 +504,8 @@ struct Attention {
     const AttentionResult result = {
         empty_by_rows({q_.size(0), q_.size(1), q_.size(2), v_.size(3)}, q_.dtype()),
         empty({q_.shape()[0], q_.shape()[1], q_.shape()[2]}, wide_dtype(q_.dtype()))};
-    run_forward(problem, q_, k_, v_, mask_, starts_, sinks_, result);
+    run_forward(problem, q_, k_, v_, mask_, starts_, sinks_, maxima, result);
+    maxima = {};
     lse.save(result.lse);
     return out.save_output(result.out);
   }
@@ -559,8 +591,8 @@ Tensor scaled_dot_product_attention(const Tensor& q,
   const Problem problem = pose(q, k, v, options);
   const Tensor sinks =
       options.sinks.defined() ? options.sinks.to(wide_dtype(q.dtype())) : options.sinks;
-  return apply_op(Attention{problem, {}, {}, {}, {}, {}, {}, {}, {}}, q, k, v, options.mask,
-                  options.document_starts, sinks);
+  return apply_op(Attention{problem, options.max_logits, {}, {}, {}, {}, {}, {}, {}, {}}, q, k, v,
+                  options.mask, options.document_starts, sinks);
 }
 
 Tensor composed_attention(const Tensor& q,
@@ -572,7 +604,7 @@ Tensor composed_attention(const Tensor& q,
   const DType softmax = softmax_dtype.value_or(wide_dtype(q.dtype()));
   check_floating("composed_attention: softmax_dtype", softmax);
   return composed(q, k, v, options.mask, options.document_starts, options.sinks, problem,
-                  {q.dtype(), softmax});
+                  {q.dtype(), softmax}, options.max_logits);
 }
 
 namespace {
@@ -602,7 +634,8 @@ void attention_forward(const Tensor& q,
                        const AttentionResult& result) {
   const Problem problem = pose(q, k, v, options);
   check_result(q, v, result);
-  run_forward(problem, q, k, v, options.mask, options.document_starts, options.sinks, result);
+  run_forward(problem, q, k, v, options.mask, options.document_starts, options.sinks,
+              options.max_logits, result);
 }
 
 void attention_backward(const Tensor& q,

@@ -38,6 +38,12 @@ struct AttentionOptions {
   /// queries. Undefined: none. Source: GPT-OSS (openai/gpt-oss, 2025); the idea: Xiao et al. 2023,
   /// arXiv:2309.17453.
   Tensor sinks = {};
+  /// [H], float32 and contiguous: is raised to the largest visible score of each head, of the
+  /// scores as they enter the softmax: scaled, capped and with their bias, without the sink. So it
+  /// is to hold -inf, or the maxima of earlier calls, which it then has a part in; a head that sees
+  /// nothing leaves it as it is. Backward does not touch it. Undefined: nothing is measured. The
+  /// fused form has the maxima anyway and passes over nothing more.
+  Tensor max_logits = {};
   /// Position of the first query among the keys: i above counts from here.
   int64_t q_offset = 0;
 
@@ -72,9 +78,10 @@ std::vector<double> alibi_slopes(int64_t heads);
 /// are all masked gives 0. Saves q, k, v, out and one number per row. ValueError if shapes
 /// disagree, if the mask does not broadcast, if window_left, q_offset or score_cap is negative,
 /// dropout_p lies outside [0, 1), dropout_place does not fit, document_starts are not as they have
-/// to be, or there are not as many slopes as heads, or with a scale of 0, or sinks are not [H];
-/// TypeError if the mask is not bool, sinks are not floating or document_starts not int32. Source:
-/// Dao et al. 2022, arXiv:2205.14135.
+/// to be, or there are not as many slopes as heads, or with a scale of 0, or sinks are not [H], or
+/// max_logits are not [H] and contiguous; TypeError if the mask is not bool, sinks are not
+/// floating, max_logits not float32 or document_starts not int32. Source: Dao et al. 2022,
+/// arXiv:2205.14135.
 Tensor scaled_dot_product_attention(const Tensor& q,
                                     const Tensor& k,
                                     const Tensor& v,
@@ -86,7 +93,8 @@ Tensor scaled_dot_product_attention(const Tensor& q,
 /// not.
 ///
 /// softmax_dtype: float32 for 16-bit inputs, else the inputs' dtype, unless it is given. Dropout
-/// takes the same numbers as the fused form. Errors as above; TypeError if softmax_dtype is not
+/// takes the same numbers as the fused form. max_logits are those of the scores as this form has
+/// them, with their rounding. Errors as above; TypeError if softmax_dtype is not
 /// floating.
 Tensor composed_attention(const Tensor& q,
                           const Tensor& k,

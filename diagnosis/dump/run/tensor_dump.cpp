@@ -83,7 +83,8 @@ TensorDump::TensorDump(TrainOneStepCell& cell,
       writes_state_(get_data_parallel_rank(/*with_context_parallel=*/true) == 0 &&
                     get_tensor_model_parallel_rank() == 0),
       touches_(zero_level(config) == 3),
-      suffix_(rank_suffix()) {
+      suffix_(rank_suffix()),
+      kernels_(writer_.config()) {
   cell_.set_gradient_observer([this](int64_t /*step*/) { write_gradients(); },
                               [this](int64_t step) { return writer_.config().wants(step - 1); },
                               kObserverName);
@@ -139,6 +140,7 @@ void TensorDump::after(FinishedStep& step) {
     write_number(concat("lr.", group), step.result.lr[group]);
   }
   writer_.end_iteration();
+  kernels_.end_step();
 }
 
 void TensorDump::phase_begins(const PhaseRun& phase) {
@@ -157,9 +159,8 @@ std::string TensorDump::name_of_op(const OpRun& run) {
   return concat(prefix, run.op, "-op", count++, suffix_);
 }
 
-dump::DumpedTensor TensorDump::described(std::string op_type,
-                                         std::string op_name,
-                                         int64_t task) const {
+dump::DumpedTensor TensorDump::described(std::string op_type, std::string op_name, int64_t task) {
+  kernels_.see(op_type, op_name);
   dump::DumpedTensor entry;
   entry.op_type = std::move(op_type);
   entry.op_name = std::move(op_name);

@@ -12,6 +12,7 @@
 #include "autograd/tape/observer.h"
 #include "diagnosis/dump/dump_config.h"
 #include "diagnosis/dump/dump_writer.h"
+#include "diagnosis/dump/run/kernel_search.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/training/step/step_observer.h"
@@ -40,6 +41,9 @@ namespace tapestry {
 /// their names end in
 /// "@tp0" or the like and compare with the same layout only. Gradients of parameters need an
 /// optimizer that does not update in backward. What runs a second time (recompute) is written once.
+///
+/// An entry of the list `kernels` that nothing of the first step is called by, on any rank, is a
+/// warning.
 ///
 /// Costs memory for a copy of the weights where updates are asked for.
 class TensorDump final : public StepObserver, private Observer {
@@ -77,7 +81,7 @@ class TensorDump final : public StepObserver, private Observer {
   void phase_ended(const PhaseRun& phase) override;
 
   std::string name_of_op(const OpRun& run);
-  dump::DumpedTensor described(std::string op_type, std::string op_name, int64_t task) const;
+  dump::DumpedTensor described(std::string op_type, std::string op_name, int64_t task);
   void write(dump::DumpedTensor& entry, std::span<const Tensor> tensors, bool input);
   void write(dump::DumpedTensor& entry, const Tensor& value, bool input, int64_t slot);
   void watch_gradient(const Tensor& value, dump::DumpedTensor entry);
@@ -102,6 +106,7 @@ class TensorDump final : public StepObserver, private Observer {
   std::vector<std::pair<Named, int64_t>> running_ops_;
   std::vector<RunningModule> running_modules_;
   LogicalState weights_before_;
+  KernelSearch kernels_;
 };
 
 }  // namespace tapestry

@@ -84,6 +84,9 @@ std::optional<UpdateRule> update_rule(const AllConfig& config) {
     rule.kind = UpdateRule::Kind::kLion;
   }
   if (const auto clip = gradient_clipping(config)) {
+    if (clip->grad_clip_type != "ClipGlobalNorm" && clip->grad_clip_type != "GradClipByValue") {
+      return std::nullopt;  // the program's own
+    }
     rule.clip = clip->grad_clip_type == "ClipGlobalNorm" ? UpdateRule::Clip::kByNorm
                                                          : UpdateRule::Clip::kByValue;
     rule.clip_value = clip->clip_value;

@@ -21,6 +21,13 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kGradientPrefix = "Gradients/";
 constexpr std::string_view kUpdatePrefix = "Updates/";
+constexpr std::string_view kNpyPrefix = "grad_";
+constexpr std::string_view kNpySuffix = ".npy";
+
+bool is_npy_gradient(std::string_view file) {
+  return file.size() > kNpyPrefix.size() + kNpySuffix.size() && file.starts_with(kNpyPrefix) &&
+         file.ends_with(kNpySuffix);
+}
 
 // The number in PREFIX<number>SUFFIX.
 std::optional<int64_t> number_in(std::string_view name,
@@ -119,21 +126,29 @@ ReferenceGradients::ReferenceGradients(std::string folder, accuracy::NameMap map
     return;
   }
   std::set<int64_t> folders;
+  bool is_flat = false;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
     const std::string name = entry.path().filename().string();
     if (const auto step = number_in(name, "grads_step_", ".safetensors")) {
       steps_.insert(*step);
     } else if (const auto number = number_in(name, "step_", ""); number && entry.is_directory()) {
       folders.insert(*number);
+    } else {
+      is_flat = is_flat || (is_npy_gradient(name) && entry.is_regular_file());
     }
   }
   if (steps_.empty()) {
     form_ = Form::kNpy;
     steps_ = std::move(folders);
   }
+  if (steps_.empty() && is_flat) {
+    form_ = Form::kFlatNpy;
+    steps_ = {1};
+  }
   check<ValueError>(!steps_.empty(), folder_,
                     ": has gradients of no step; expected files grads_step_N.safetensors, folders "
-                    "step_N with files grad_NAME.npy, or a dump");
+                    "step_N with files grad_NAME.npy, files grad_NAME.npy of the first step, or a "
+                    "dump");
 }
 
 std::optional<LogicalState> ReferenceGradients::of_step(int64_t step) const {
@@ -151,22 +166,25 @@ std::optional<LogicalState> ReferenceGradients::of_step(int64_t step) const {
                         name, ", ", map_.apply(name), ", is that of another tensor too");
     }
   } else {
-    constexpr std::string_view kPrefix = "grad_";
-    constexpr std::string_view kSuffix = ".npy";
-    for (const fs::directory_entry& entry :
-         fs::directory_iterator(concat(folder_, "/step_", step))) {
-      const std::string file = entry.path().filename().string();
-      if (!file.starts_with(kPrefix) || !file.ends_with(kSuffix)) {
-        continue;
-      }
-      const std::string name =
-          map_.apply(file.substr(kPrefix.size(), file.size() - kPrefix.size() - kSuffix.size()));
-      check<ValueError>(state.emplace(name, load_npy(entry.path().string())).second,
-                        entry.path().string(), ": its name, ", name,
-                        ", is that of another file too");
-    }
+    state = npy_files(form_ == Form::kFlatNpy ? folder_ : concat(folder_, "/step_", step));
   }
   check<ValueError>(!state.empty(), folder_, ": has no gradients of step ", step);
+  return state;
+}
+
+LogicalState ReferenceGradients::npy_files(const std::string& folder) const {
+  LogicalState state;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string file = entry.path().filename().string();
+    if (!is_npy_gradient(file)) {
+      continue;
+    }
+    const std::string id =
+        file.substr(kNpyPrefix.size(), file.size() - kNpyPrefix.size() - kNpySuffix.size());
+    const std::string name = map_.apply(id);
+    check<ValueError>(state.emplace(name, load_npy(entry.path().string())).second,
+                      entry.path().string(), ": its name, ", name, ", is that of another file too");
+  }
   return state;
 }
 

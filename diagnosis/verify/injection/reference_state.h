@@ -23,7 +23,9 @@ LogicalState dumped_start_weights(const std::string& folder, const accuracy::Nam
 /// Gradients of steps, before clipping, unscaled. A folder has one of
 ///   grads_step_N.safetensors           N from 1 on, as training_config.dump_grad_steps writes them
 ///   step_N/grad_ID.npy                 a file per tensor, N from 1 on; ID, through the map, its
-///   name a dump: Gradients/NAME of op_type Parameter in iteration N - 1
+///                                      name
+///   grad_ID.npy                        of the first step, as the accuracy guide saves them
+///   a dump                             Gradients/NAME of op_type Parameter in iteration N - 1
 class ReferenceGradients {
  public:
   /// IoError for a folder that cannot be read; ValueError if it has no gradients of any step.
@@ -36,7 +38,9 @@ class ReferenceGradients {
   std::optional<LogicalState> of_step(int64_t step) const;
 
  private:
-  enum class Form : uint8_t { kSafetensors, kNpy, kDump };
+  LogicalState npy_files(const std::string& folder) const;
+
+  enum class Form : uint8_t { kSafetensors, kNpy, kFlatNpy, kDump };
 
   std::string folder_;
   accuracy::NameMap map_;

@@ -2,12 +2,14 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <map>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/read/foreign_names.h"
 #include "parallel_core/config/read/load.h"
 #include "parallel_core/config/schema/schema.h"
 
@@ -121,6 +123,29 @@ std::string target_of(const Flag& flag, std::vector<std::string>& errors) {
   return {};
 }
 
+// "section.key" of the key that a path means, or the path itself.
+std::string canonical(const std::string& path) {
+  if (const config::ForeignName* row = config::find_readable_name(path);
+      row != nullptr && !row->here.empty()) {
+    return std::string(row->here);
+  }
+  for (const Section& section : config::schema()) {
+    for (const Key& key : section.keys) {
+      const std::string own = concat(section.name, ".", key.name);
+      if (own == path) {
+        return own;
+      }
+      for (const std::string_view alias : config::split_text(key.aliases, '|')) {
+        if (alias.starts_with('/') ? alias.substr(1) == path
+                                   : concat(section.name, ".", alias) == path) {
+          return own;
+        }
+      }
+    }
+  }
+  return path;
+}
+
 std::optional<int64_t> whole_number(const Flag& flag, std::vector<std::string>& errors) {
   int64_t number = 0;
   const std::string text = flag.value.value_or("");
@@ -132,16 +157,19 @@ std::optional<int64_t> whole_number(const Flag& flag, std::vector<std::string>& 
   return number;
 }
 
-// Micro-batches of a step, from the sequences of all ranks together.
+// Micro-batches of a step, from the sequences of all ranks together. The run is held to the number
+// of ranks that they were counted for.
 struct GlobalBatch {
   std::optional<Flag> global, ranks, micro;
 
-  std::optional<Override> micro_batch_num(std::vector<std::string>& errors) const {
+  std::vector<Override> overrides(bool beside_file, std::vector<std::string>& errors) const {
     if (!global) {
-      if (ranks) {
-        errors.push_back(ranks->place + ": has no effect without --global-batch-size");
-      }
-      return std::nullopt;
+      return {};
+    }
+    if (beside_file && !micro) {
+      errors.push_back(global->place +
+                       ": needs --micro-batch-size too, by which it is divided beside a file");
+      return {};
     }
     const auto number = [&](const std::optional<Flag>& flag) {
       return flag ? whole_number(*flag, errors) : std::optional<int64_t>(1);
@@ -150,15 +178,16 @@ struct GlobalBatch {
     const std::optional<int64_t> size = number(ranks);
     const std::optional<int64_t> rows = number(micro);
     if (!all || !size || !rows) {
-      return std::nullopt;
+      return {};
     }
     if (*all % (*size * *rows) != 0) {
       errors.push_back(concat(global->place, ": is no multiple of micro-batch-size ", *rows,
                               " x data-parallel-size ", *size));
-      return std::nullopt;
+      return {};
     }
-    return Override{concat("dataset_config.micro_batch_num=", *all / (*size * *rows)),
-                    global->place};
+    return {{concat("dataset_config.micro_batch_num=", *all / (*size * *rows)), global->place},
+            {concat("parallel_config.data_parallel_size=", *size),
+             ranks ? ranks->place : global->place}};
   }
 };
 
@@ -166,7 +195,58 @@ struct GlobalBatch {
 
 std::span<const FlatName> config::flat_names() { return kFlatNames; }
 
-config::CommandLine config::read_command_line(const std::vector<std::string>& words) {
+bool config::is_flag(std::string_view name) {
+  std::string plain(name);
+  std::replace(plain.begin(), plain.end(), '-', '_');
+  if (const size_t dot = plain.find('.'); dot != std::string::npos) {
+    const std::string section = plain.substr(0, dot);  // a model's may be called otherwise
+    return section.ends_with("_config") || find_section(section) != nullptr ||
+           holds_readable_names(section);
+  }
+  std::vector<std::string> unknown;
+  return plain == "global_batch_size" ||
+         !target_of({.name = plain, .value = {}, .place = plain}, unknown).empty();
+}
+
+config::CommandLine config::read_flags(const std::vector<std::string>& flags) {
+  std::vector<std::string> words;
+  for (const std::string& flag : flags) {
+    const size_t end = flag.find_first_of(" =");
+    words.push_back(end == std::string::npos || flag[end] == '=' ? flag : flag.substr(0, end));
+    if (words.back() != flag) {
+      words.push_back(flag.substr(end + 1));
+    }
+  }
+  return read_command_line(words, /*beside_file=*/true);
+}
+
+void config::check_flags_agree(const std::vector<std::string>& overrides) {
+  std::vector<std::string> flags;
+  std::map<std::string, std::string> set;  // values by key, the last that was given
+  for (const std::string& text : overrides) {
+    if (text.starts_with("--")) {
+      flags.push_back(text);
+    } else if (const size_t equals = text.find('='); equals != std::string::npos) {
+      set[canonical(text.substr(0, equals))] = text.substr(equals + 1);
+    }
+  }
+  std::vector<std::string> errors;
+  for (const Override& flag : read_flags(flags).overrides) {
+    const size_t equals = flag.text.find('=');
+    const std::string key = canonical(flag.text.substr(0, equals));
+    const auto other = set.find(key);
+    if (other != set.end() && other->second != flag.text.substr(equals + 1)) {
+      errors.push_back(concat(flag.place, ": ", key, ": is given by ", kSetPlace, key, "=",
+                              other->second, " too, with another value; leave one of them out"));
+    }
+  }
+  if (!errors.empty()) {
+    throw ConfigError(errors);
+  }
+}
+
+config::CommandLine config::read_command_line(const std::vector<std::string>& words,
+                                              bool beside_file) {
   std::vector<std::string> errors;
   std::vector<Override> overrides;
   std::string path;
@@ -185,7 +265,6 @@ config::CommandLine config::read_command_line(const std::vector<std::string>& wo
     }
     if (flag.name == "data_parallel_size") {
       batch.ranks = flag;
-      continue;
     }
     if (flag.name == "micro_batch_size") {
       batch.micro = flag;
@@ -204,8 +283,8 @@ config::CommandLine config::read_command_line(const std::vector<std::string>& wo
     }
     overrides.push_back({target, flag.place});
   }
-  if (std::optional<Override> number = batch.micro_batch_num(errors)) {
-    overrides.push_back(std::move(*number));
+  for (Override& counted : batch.overrides(beside_file || !path.empty(), errors)) {
+    overrides.push_back(std::move(counted));
   }
   if (!errors.empty()) {
     throw ConfigError(errors);

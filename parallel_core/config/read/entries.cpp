@@ -263,6 +263,24 @@ bool Entries::read_other_spelling(const std::string& name,
          read_top_level(key, parse_yaml(value, place, true, findings_.errors), true);
 }
 
+// One entry of a mapping that is kept as a whole; the others stay.
+void Entries::override_option(const Section& section,
+                              const Key& mapping,
+                              const RawNode& name,
+                              const RawNode& value) {
+  RawNode whole{.kind = RawNode::Kind::kMap, .place = name.place};
+  const Entry* old = find(concat(section.name, ".", mapping.name));
+  if (old != nullptr && old->node.kind == RawNode::Kind::kMap) {
+    whole = old->node;
+  }
+  std::erase_if(whole.entries,
+                [&name](const auto& entry) { return entry.key.scalar == name.scalar; });
+  whole.entries.push_back({name, value});
+  RawNode key_name = name;
+  key_name.scalar = mapping.name;
+  read_key(section, "", key_name, whole, true);
+}
+
 void Entries::read_override(const std::string& text, const Place& place) {
   const size_t equals = text.find('=');
   const size_t dot = text.find('.');
@@ -298,6 +316,11 @@ void Entries::read_override(const std::string& text, const Place& place) {
   const std::string prefix = inner == std::string::npos ? "" : key_name.scalar.substr(0, inner + 1);
   if (!prefix.empty()) {
     const Key* mapping = row_of(*section, key_name.scalar.substr(0, inner));
+    if (mapping != nullptr && mapping->field.type == Type::kOptions) {
+      key_name.scalar = key_name.scalar.substr(inner + 1);
+      override_option(*section, *mapping, key_name, value);
+      return;
+    }
     if (mapping == nullptr || mapping->field.type != Type::kMapping) {
       findings_.error(place, unknown_key(*section, "", key_name, model_section_));
       return;

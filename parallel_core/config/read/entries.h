@@ -88,6 +88,10 @@ class Entries {
                           bool is_override);
   bool read_top_level(const RawNode& name, const RawNode& body, bool is_override);
   bool read_other_spelling(const std::string& name, const std::string& value, const Place& place);
+  void override_option(const Section& section,
+                       const Key& mapping,
+                       const RawNode& name,
+                       const RawNode& value);
   void read_key(const Section& section,
                 const std::string& prefix,
                 const RawNode& name,

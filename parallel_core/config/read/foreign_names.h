@@ -22,12 +22,12 @@ struct ForeignName {
     kValue,    ///< read: its value is that of the keys `here`
     kNothing,  ///< read: it can only mean what is done anyway, as `note` says
     kSame,     ///< read: it repeats the key `here`, whose value it must have
-    kSwitch,   ///< read: that it is there sets the key `here` to True
+    kSwitch,   ///< read: that it is there sets the key `here` to True, or to `idle`
   };
   Use use = Use::kMessage;
   /// Of a row that is read: values (as they are written, separated by '|') that leave the keys
-  /// alone with kValue, and that alone are taken with kNothing and kSwitch; empty: none, or with
-  /// the latter two any.
+  /// alone with kValue, and that alone are taken with kNothing; empty: none, or with kNothing any.
+  /// With kSwitch the value that a key gets which is not written.
   std::string_view idle = {};
 };
 

@@ -10,6 +10,9 @@
 
 namespace tapestry::config {
 
+/// What places of overrides by --set begin with.
+inline constexpr std::string_view kSetPlace = "--set ";
+
 /// One value that goes before the file.
 struct Override {
   std::string text;   // "section.key=value", the value in YAML
@@ -23,7 +26,20 @@ struct CommandLine {
 };
 
 /// Reads the words that init_configs_from_args takes. ConfigError with all that is wrong with them.
-CommandLine read_command_line(const std::vector<std::string>& words);
+/// `beside_file`: they go before a file, which may say what they leave out, even without
+/// --config_path.
+CommandLine read_command_line(const std::vector<std::string>& words, bool beside_file = false);
+
+/// Whether such a word may be called so: "lr", "train-iters", "model_config.num_layers".
+bool is_flag(std::string_view name);
+
+/// Reads overrides of LoadOptions that are such words with their values, "--lr 1e-3" or
+/// "--lr=1e-3". ConfigError as read_command_line.
+CommandLine read_flags(const std::vector<std::string>& flags);
+
+/// ConfigError if one of the overrides is such a word, another one "section.key=value", and they
+/// give a key different values.
+void check_flags_agree(const std::vector<std::string>& overrides);
 
 /// A name without section that init_configs_from_args knows, besides those of keys.
 struct FlatName {

@@ -26,7 +26,7 @@ const Key* key_at(const std::string& path) {
 }
 
 ConfigOrigin origin_at(const Place& place, bool is_override) {
-  const bool is_set = is_override && place.source.starts_with("--set ");
+  const bool is_set = is_override && place.source.starts_with(kSetPlace);
   return {is_override ? ConfigOrigin::Kind::kOverride : ConfigOrigin::Kind::kFile,
           is_set            ? "--set"
           : place.line == 0 ? place.source
@@ -45,8 +45,16 @@ Loader::Loader(const std::string& name,
       model_type_(options.model_type),
       overrides_(overrides),
       entries_(name, findings_) {
+  std::vector<std::string> flags;
   for (const std::string& text : options.overrides) {
-    overrides_.push_back({text, "--set " + text});
+    if (text.starts_with("--")) {
+      flags.push_back(text);
+    } else {
+      overrides_.push_back({text, std::string(kSetPlace) + text});
+    }
+  }
+  for (Override& flag : read_flags(flags).overrides) {
+    overrides_.push_back(std::move(flag));
   }
 }
 
@@ -320,7 +328,7 @@ std::string Loader::place_of(const std::string& key) const {
   return section != nullptr ? section->text() : name_;
 }
 
-// Names that stand for a key's True.
+// Names that stand for a key's True, or for another value of a key that is off with null.
 void Loader::switch_on() {
   for (const Repetition& repetition : entries_.repetitions()) {
     const ForeignName& row = *repetition.row;
@@ -329,10 +337,11 @@ void Loader::switch_on() {
     }
     const std::string path(row.here);
     const Key& key = *key_at(path);
+    const std::string wanted(row.idle.empty() ? "True" : row.idle);
     if (const Entry* entry = entries_.find(path)) {
       std::string complaint;
       const Value value = parse_value(key, entry->node, complaint);
-      if (complaint.empty() && to_yaml(value) != "True") {
+      if (complaint.empty() && (row.idle.empty() ? to_yaml(value) != wanted : value.is_null())) {
         findings_.error(
             entry->node.place,
             concat(path, ": is ", to_yaml(value), ", but ", repetition.node.scalar, " at ",
@@ -342,7 +351,7 @@ void Loader::switch_on() {
     }
     Entry entry{
         .key = &key, .key_place = repetition.node.place, .written_as = repetition.node.scalar};
-    entry.node = RawNode{.kind = RawNode::Kind::kScalar, .scalar = "True"};
+    entry.node = RawNode{.kind = RawNode::Kind::kScalar, .scalar = wanted};
     entry.node.place = repetition.node.place;
     entries_.set(path, std::move(entry));
   }

@@ -20,6 +20,7 @@ namespace tapestry::config {
 class Loader {
  public:
   /// `name` stands for the source in messages; `overrides` go before it, those of `options` last.
+  /// One of `options` may also be a flag with its value, as read_flags takes them; those come last.
   /// `read_folder` reads what model_config.from_hf names.
   Loader(const std::string& name,
          const LoadOptions& options,

@@ -228,6 +228,33 @@ class Reader {
     });
   }
 
+  Value float_table(const RawNode& text) {
+    const RawNode node = unquoted(text);
+    const bool rows = !node.items.empty() && node.items.front().kind == RawNode::Kind::kList;
+    return list(node, type_text(key_), [&](const RawNode& entry) -> Value {
+      if ((entry.kind == RawNode::Kind::kList) != rows) {
+        return fail(rows ? "lists of numbers" : "numbers", entry);
+      }
+      if (!rows) {
+        return floating(entry);
+      }
+      Value::List row;
+      append_numbers(entry, row);
+      return {std::move(row)};
+    });
+  }
+
+  // Those of lists within, too: [[a, b, c], 8].
+  void append_numbers(const RawNode& node, Value::List& row) {
+    for (const RawNode& entry : node.items) {
+      if (entry.kind == RawNode::Kind::kList) {
+        append_numbers(entry, row);
+      } else {
+        row.push_back(floating(entry));
+      }
+    }
+  }
+
   // A boolean, numbers per stage, or rows of numbers; null: none of these.
   Value layer_counts(const RawNode& node) {
     const ScalarKind type = kind(node);
@@ -352,6 +379,44 @@ class Reader {
     return is_switch ? boolean(node) : string(node);
   }
 
+  // Whatever stands there: a scalar as YAML reads it, a list or a mapping.
+  Value any(const RawNode& node) {
+    switch (node.kind) {
+      case RawNode::Kind::kNull:
+        return {};
+      case RawNode::Kind::kList: {
+        Value::List items;
+        for (const RawNode& item : node.items) {
+          items.push_back(any(item));
+        }
+        return {std::move(items)};
+      }
+      case RawNode::Kind::kMap: {
+        Value::Map map;
+        for (const auto& [name, value] : node.entries) {
+          map.emplace_back(name.scalar, any(value));
+        }
+        return {std::move(map)};
+      }
+      case RawNode::Kind::kScalar:
+        break;
+    }
+    switch (kind(node)) {
+      case ScalarKind::kBool:
+        return boolean(node);
+      case ScalarKind::kInt:
+        return integer(node);
+      case ScalarKind::kFloat:
+        return floating(node);
+      default:
+        return has_typographic_quotes(node) ? string(node) : Value{node.scalar};
+    }
+  }
+
+  Value options(const RawNode& node) {
+    return node.kind == RawNode::Kind::kMap ? any(node) : fail("a mapping", node);
+  }
+
   Value lora_targets(const RawNode& node) {
     if (node.kind != RawNode::Kind::kList || node.items.empty()) {
       return fail("a list of mappings", node);
@@ -430,6 +495,8 @@ Value parse_value(const Key& key, const RawNode& node, std::string& error) {
         return reader.string_list(node);
       case Type::kLayerTable:
         return reader.layer_table(node);
+      case Type::kFloatTable:
+        return reader.float_table(node);
       case Type::kRecompute:
         return reader.recompute(node);
       case Type::kSwitchOrName:
@@ -440,6 +507,8 @@ Value parse_value(const Key& key, const RawNode& node, std::string& error) {
         return reader.lora_targets(node);
       case Type::kMapping:
         return {Value::Map{}};
+      case Type::kOptions:
+        return reader.options(node);
     }
     return {};
   };

@@ -113,10 +113,12 @@ bool is_integer_type(Type type) {
   return type == Type::kInt || type == Type::kIntList || type == Type::kLayerTable;
 }
 bool is_number_type(Type type) {
-  return is_integer_type(type) || type == Type::kFloat || type == Type::kFloatList;
+  return is_integer_type(type) || type == Type::kFloat || type == Type::kFloatList ||
+         type == Type::kFloatTable;
 }
 bool is_list_type(Type type) {
-  return type == Type::kIntList || type == Type::kFloatList || type == Type::kLayerTable;
+  return type == Type::kIntList || type == Type::kFloatList || type == Type::kLayerTable ||
+         type == Type::kFloatTable;
 }
 
 std::string written(const Key& key, const std::string& value) {

@@ -580,6 +580,15 @@ bool Resolution::given(const std::string& key) const {
   return origin != config_.origins.end() && !origin->second.place.empty();
 }
 
+bool Resolution::overridden(const std::string& key) const {
+  const auto origin = config_.origins.find(key);
+  return origin != config_.origins.end() && origin->second.kind == ConfigOrigin::Kind::kOverride;
+}
+
+bool Resolution::asked(const char* section, const char* name) const {
+  return differs_from_default(config_, section, name) || overridden(concat(section, ".", name));
+}
+
 void Resolution::derived(const std::string& key, const std::string& from) {
   config_.origins[key] = {ConfigOrigin::Kind::kDerived, "derived from " + from, "", ""};
 }
@@ -648,7 +657,9 @@ bool differs_from_default(const AllConfig& config, const char* section, const ch
 void resolve(Resolution& r) {
   resolve_model(r);
   resolve_training(r);
+  resolve_registered(r);
   resolve_optimizer(r);
+  resolve_attention_scores(r);
   resolve_schedule(r);
   resolve_tensorboard(r);
   resolve_monitor(r);

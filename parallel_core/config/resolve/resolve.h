@@ -26,6 +26,11 @@ class Resolution {
   bool sound(std::initializer_list<const char*> keys) const;
   /// True if the key was written in the file or on the command line.
   bool given(const std::string& key) const;
+  /// Whether the key was written on the command line: there the default is a wish too (0, False),
+  /// while a file may be a resolved configuration, which has every key.
+  bool overridden(const std::string& key) const;
+  /// Whether somebody wants the key's value: it is not the default, or is overridden.
+  bool asked(const char* section, const char* name) const;
   /// Records that the key's value follows from others.
   void derived(const std::string& key, const std::string& from);
   void error(const std::string& key, const std::string& message);
@@ -60,7 +65,9 @@ void resolve_ahead(Resolution& resolution);
 void resolve_training(Resolution& resolution);
 void resolve_data(Resolution& resolution);
 void resolve_examples(Resolution& resolution);
+void resolve_registered(Resolution& resolution);
 void resolve_optimizer(Resolution& resolution);
+void resolve_attention_scores(Resolution& resolution);
 void resolve_schedule(Resolution& resolution);
 void resolve_tensorboard(Resolution& resolution);
 void resolve_monitor(Resolution& resolution);

@@ -19,7 +19,8 @@ void resolve_data_source(Resolution& r) {
         std::pair{"train_data_path", data.train_data_path.has_value()},
         std::pair{"text", data.text.has_value()},
         std::pair{"sft_data_path", data.sft_data_path.has_value()},
-        std::pair{"step_data_dir", data.step_data_dir.has_value()}}) {
+        std::pair{"step_data_dir", data.step_data_dir.has_value()},
+        std::pair{"data_source", data.data_source.has_value()}}) {
     if (is_given && !first.empty()) {
       r.error(concat("dataset_config.", key),
               concat("given beside ", first, "; keep the one that is meant"));
@@ -32,7 +33,7 @@ void resolve_data_source(Resolution& r) {
       r.error(concat("dataset_config.", key), "needs train_data_path beside it");
     }
   }
-  if (data.train_data_path && differs_from_default(r.config(), "dataset_config", "split")) {
+  if (data.train_data_path && r.asked("dataset_config", "split")) {
     r.error("dataset_config.split",
             "divides data_path, but each part has data of its own in train_data_path; leave one "
             "of them out");
@@ -53,7 +54,7 @@ bool has_huggingface_tokenizer(const std::string& folder) {
 
 // Data that are there already say themselves what they were made with.
 bool makes_tokens(const DatasetConfig& data) {
-  return !data.data_path && !data.train_data_path && !data.step_data_dir;
+  return !data.data_path && !data.train_data_path && !data.step_data_dir && !data.data_source;
 }
 
 // A folder that has a SentencePiece model alone.
@@ -73,7 +74,7 @@ void take_tokenizer_of_folder(Resolution& r) {
   const auto& from_hf = r.config().model_config.from_hf;
   constexpr const char* kType = "dataset_config.tokenizer_type";
   constexpr const char* kModel = "dataset_config.tokenizer_model";
-  if (!from_hf || data.step_data_dir || data.tokenizer_model) {
+  if (!from_hf || data.step_data_dir || data.data_source || data.tokenizer_model) {
     return;
   }
   if (!has_huggingface_tokenizer(*from_hf)) {
@@ -102,7 +103,7 @@ void resolve_tokenizer(Resolution& r) {
     r.error("dataset_config.tokenizer_model", "the byte tokenizer has no model file");
   }
   if (data.tokenizer_type == "huggingface" && !data.tokenizer_model && !data.data_path &&
-      !data.train_data_path && !data.step_data_dir) {
+      !data.train_data_path && !data.step_data_dir && !data.data_source) {
     r.error("dataset_config.tokenizer_model",
             "is not given, and the tokenizer `huggingface` is not made of a text; name a "
             "tokenizer.json, or the folder of a model");
@@ -134,6 +135,20 @@ void resolve_data(Resolution& r) {
     r.error("dataset_config.shuffle",
             "is True, but recorded steps are replayed in order; leave the key out, or train on a "
             "data set in place of step_data_dir");
+  }
+  constexpr const char* kNotRead[] = {"split",
+                                      "shuffle",
+                                      "pad_token_id",
+                                      "eos_token_id",
+                                      "eod_mask_loss",
+                                      "reset_attention_mask",
+                                      "reset_position_ids"};
+  for (const char* key : kNotRead) {
+    if (data.data_source && differs_from_default(r.config(), "dataset_config", key)) {
+      r.error(concat("dataset_config.", key),
+              concat("has no effect on data_source ", *data.data_source,
+                     ", which makes its rows itself; hand it over in data_source_kwargs"));
+    }
   }
   if (data.step_data_as_samples && !data.step_data_dir) {
     r.error("dataset_config.step_data_as_samples",

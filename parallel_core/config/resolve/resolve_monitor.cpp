@@ -1,4 +1,5 @@
 // Rules of monitor_config.
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@ namespace {
 constexpr const char* kSkipData = "monitor_config.use_skip_data_by_global_norm";
 constexpr const char* kCheckNorm = "monitor_config.check_for_global_norm";
 constexpr const char* kHealthMonitor = "monitor_config.use_checkpoint_health_monitor";
+constexpr const char* kSpikeThreshold = "monitor_config.global_norm_spike_threshold";
 constexpr const char* kSpikeFactor = "monitor_config.global_norm_spike_factor";
 
 // What an update in the middle of the backward pass makes impossible.
@@ -76,7 +78,13 @@ std::string check_patterns(const Value& value) {
 }
 
 void resolve_monitor(Resolution& r) {
-  const MonitorConfig& m = r.config().monitor_config;
+  MonitorConfig& m = r.config().monitor_config;
+  // With a factor its default is no threshold at all, which a resolved configuration has to say: it
+  // has every key, so that one that was not given could not be told from 3.0.
+  if (m.global_norm_spike_factor && !r.given(kSpikeThreshold)) {
+    m.global_norm_spike_threshold = std::numeric_limits<double>::max();
+    r.derived(kSpikeThreshold, kSpikeFactor);
+  }
   if (m.use_skip_data_by_global_norm && m.check_for_global_norm) {
     r.error(kSkipData,
             "The check_for_global_norm and use_skip_data_by_global_norm cannot be turned on at the "

@@ -23,7 +23,7 @@ void check_optimizer_in_backward(Resolution& r) {
                          "update"));
   }
   const std::optional<GradClipConfig> clip = gradient_clipping(config);
-  if (clip && clip->grad_clip_type == "ClipGlobalNorm") {
+  if (clip && clip->grad_clip_type != "GradClipByValue") {
     r.error(kKey,
             "cannot stand beside clipping by norm, which needs all gradients before the first "
             "update; use GradClipByValue or none");
@@ -75,6 +75,8 @@ const std::vector<Effect>& effects() {
       {"eps2", {"Came", "Adafactor"}},
       {"eps3", {"Came"}},
       {"ns_steps", {"Muon"}},
+      {"ns_coefficients", {"Muon"}},
+      {"adamw_include", {"Muon"}},
       {"ns_dtype", {"Muon"}},
       {"adjust_lr", {"Muon"}},
       {"matched_adamw_rms", {"Muon"}},
@@ -98,6 +100,15 @@ void check_effects(Resolution& r) {
     } else {
       r.error(key, concat("has no effect with optimizer_type ", type, "; leave it out"));
     }
+  }
+}
+
+// Rows that have their own numbers of iterations.
+void check_coefficients(Resolution& r) {
+  const auto& coefficients = r.config().optimizer_config.ns_coefficients;
+  if (r.sound({"optimizer_config.ns_coefficients"}) && coefficients && !coefficients->empty() &&
+      coefficients->front().size() == 4) {
+    r.idle("optimizer_config.ns_steps", "beside ns_coefficients with iterations of their own");
   }
 }
 
@@ -152,6 +163,7 @@ void resolve_optimizer(Resolution& r) {
     return;
   }
   check_effects(r);
+  check_coefficients(r);
   const bool sgd = optimizer.optimizer_type == "SGD";
   if (sgd && optimizer.nesterov && (optimizer.momentum == 0 || optimizer.dampening != 0)) {
     r.error("optimizer_config.nesterov", "needs momentum > 0 and dampening 0");

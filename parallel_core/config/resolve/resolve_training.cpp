@@ -160,8 +160,7 @@ void resolve_saving(Resolution& r) {
             "has no effect on safetensors files, whose names are Hugging Face's; set ckpt_format: "
             "ckpt, or leave it out");
   }
-  if (t.keep_checkpoint_per_n_minutes > 0 &&
-      differs_from_default(r.config(), "training_config", "keep_checkpoint_max")) {
+  if (t.keep_checkpoint_per_n_minutes > 0 && r.asked("training_config", "keep_checkpoint_max")) {
     r.error("training_config.keep_checkpoint_per_n_minutes",
             "given beside keep_checkpoint_max; keep the one that is meant");
   }
@@ -201,8 +200,9 @@ void resolve_clipping(Resolution& r) {
   if (!r.sound({kUse, kNorm, kClip})) {
     return;
   }
-  if (training.grad_clip_kwargs && clip > 0) {
-    r.error(kClip, "given beside training_config.grad_clip_kwargs; keep one of them");
+  if (training.grad_clip_kwargs && r.asked("optimizer_config", "clip_grad")) {
+    r.error(kClip, concat("given beside training_config.grad_clip_kwargs; keep one of them",
+                          clip > 0 ? "" : ": grad_clip_kwargs=null clips nothing"));
   }
   if (!training.use_clip_grad.value_or(false)) {
     if (training.max_grad_norm) {

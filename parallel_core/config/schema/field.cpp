@@ -13,12 +13,36 @@ std::vector<T> list_of(const Value& value) {
 }
 
 template <class T>
+std::vector<std::vector<T>> table_of(const Value& value) {
+  std::vector<std::vector<T>> rows;
+  for (const Value& row : value.as<Value::List>()) {
+    if (!row.is<Value::List>()) {
+      return {list_of<T>(value)};  // one row, written without the outer brackets
+    }
+    rows.push_back(list_of<T>(row));
+  }
+  return rows;
+}
+
+template <class T>
 Value value_of(const std::vector<T>& items) {
   Value::List list;
   for (const T& item : items) {
     list.push_back({item});
   }
   return {std::move(list)};
+}
+
+template <class T>
+Value value_of_table(const std::vector<std::vector<T>>& table) {
+  if (table.size() == 1) {
+    return value_of(table.front());
+  }
+  Value::List rows;
+  for (const auto& row : table) {
+    rows.push_back(value_of(row));
+  }
+  return {std::move(rows)};
 }
 
 const Value* find(const Value::Map& map, std::string_view key) {
@@ -48,17 +72,8 @@ void assign(std::vector<double>& member, const Value& value) { member = list_of<
 void assign(std::vector<std::string>& member, const Value& value) {
   member = list_of<std::string>(value);
 }
-void assign(LayerTable& member, const Value& value) {
-  member.clear();
-  for (const Value& row : value.as<Value::List>()) {
-    if (row.is<Value::List>()) {
-      member.push_back(list_of<int64_t>(row));
-    } else {
-      member = {list_of<int64_t>(value)};  // one row, written without the outer brackets
-      return;
-    }
-  }
-}
+void assign(LayerTable& member, const Value& value) { member = table_of<int64_t>(value); }
+void assign(FloatTable& member, const Value& value) { member = table_of<double>(value); }
 void assign(RecomputeChoice& member, const Value& value) { member.value = value; }
 void assign(Initializer& member, const Value& value) {
   if (value.is<double>()) {
@@ -93,6 +108,12 @@ void assign(LoraTargets& member, const Value& value) {
     member.cells.push_back(std::move(cell));
   }
 }
+void assign(OwnOptions& member, const Value& value) {
+  member.values.clear();
+  for (const auto& [name, entry] : value.as<Value::Map>()) {
+    member.values[name] = entry;
+  }
+}
 
 Value read(bool member) { return {member}; }
 Value read(int64_t member) { return {member}; }
@@ -102,16 +123,8 @@ Value read(DType member) { return {std::string(name_of(member))}; }
 Value read(const std::vector<int64_t>& member) { return value_of(member); }
 Value read(const std::vector<double>& member) { return value_of(member); }
 Value read(const std::vector<std::string>& member) { return value_of(member); }
-Value read(const LayerTable& member) {
-  if (member.size() == 1) {
-    return value_of(member.front());
-  }
-  Value::List rows;
-  for (const auto& row : member) {
-    rows.push_back(value_of(row));
-  }
-  return {std::move(rows)};
-}
+Value read(const LayerTable& member) { return value_of_table(member); }
+Value read(const FloatTable& member) { return value_of_table(member); }
 Value read(const RecomputeChoice& member) { return member.value; }
 Value read(const Initializer& member) {
   return member.constant ? Value{*member.constant} : Value{member.name};
@@ -133,6 +146,9 @@ Value read(const LoraTargets& member) {
     list.push_back({std::move(map)});
   }
   return {std::move(list)};
+}
+Value read(const OwnOptions& member) {
+  return {Value::Map(member.values.begin(), member.values.end())};
 }
 
 }  // namespace tapestry::config::detail

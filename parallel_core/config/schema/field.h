@@ -23,11 +23,13 @@ enum class Type {
   kFloatList,
   kStringList,   // one text stands for a list of one; numbers are kept as written
   kLayerTable,   // numbers, or rows of numbers
+  kFloatTable,   // the same of floats; brackets within a row have no meaning
   kRecompute,    // RecomputeChoice
   kInitializer,  // a name or a number
   kSwitchOrName,
   kLoraTargets,  // a list of mappings
   kMapping,      // its entries are rows of the table
+  kOptions,      // a mapping whose entries are for somebody else
 };
 
 namespace detail {
@@ -59,6 +61,8 @@ constexpr Type type_of() {
     return Type::kStringList;
   } else if constexpr (std::is_same_v<T, LayerTable>) {
     return Type::kLayerTable;
+  } else if constexpr (std::is_same_v<T, FloatTable>) {
+    return Type::kFloatTable;
   } else if constexpr (std::is_same_v<T, RecomputeChoice>) {
     return Type::kRecompute;
   } else if constexpr (std::is_same_v<T, Initializer>) {
@@ -67,6 +71,8 @@ constexpr Type type_of() {
     return Type::kSwitchOrName;
   } else if constexpr (std::is_same_v<T, LoraTargets>) {
     return Type::kLoraTargets;
+  } else if constexpr (std::is_same_v<T, OwnOptions>) {
+    return Type::kOptions;
   } else {
     static_assert(std::is_class_v<T>);
     return Type::kMapping;
@@ -83,10 +89,12 @@ void assign(std::vector<int64_t>& member, const Value& value);
 void assign(std::vector<double>& member, const Value& value);
 void assign(std::vector<std::string>& member, const Value& value);
 void assign(LayerTable& member, const Value& value);
+void assign(FloatTable& member, const Value& value);
 void assign(RecomputeChoice& member, const Value& value);
 void assign(Initializer& member, const Value& value);
 void assign(ResumeChoice& member, const Value& value);
 void assign(LoraTargets& member, const Value& value);
+void assign(OwnOptions& member, const Value& value);
 template <class T>
 requires(type_of<T>() == Type::kMapping && !IsOptional<T>::value) void assign(T& member,
                                                                               const Value& value) {
@@ -116,10 +124,12 @@ Value read(const std::vector<int64_t>& member);
 Value read(const std::vector<double>& member);
 Value read(const std::vector<std::string>& member);
 Value read(const LayerTable& member);
+Value read(const FloatTable& member);
 Value read(const RecomputeChoice& member);
 Value read(const Initializer& member);
 Value read(const ResumeChoice& member);
 Value read(const LoraTargets& member);
+Value read(const OwnOptions& member);
 template <class T>
 requires(type_of<T>() == Type::kMapping && !IsOptional<T>::value) Value read(const T& /*member*/) {
   return {Value::Map{}};

@@ -56,13 +56,6 @@ constexpr std::string_view kExactRows =
 constexpr std::string_view kEager = "operations run eagerly, there is nothing compiled to keep";
 
 constexpr Row kTraining[] = {
-    {"loss_func_kwargs", kMapping, "null", "Choice of the loss."},
-    {"loss_func_kwargs.loss_func_type",
-     kString,
-     "VocabParallelCrossEntropy",
-     "Kind of cross entropy; both names mean the same one in one process.",
-     {},
-     {.check = one_of("VocabParallelCrossEntropy|CrossEntropyLoss")}},
     {"enable_compile_cache", kBool, "False", "Known for compatibility.", kEager},
     {"compile_cache_path", kString, "null", "Known for compatibility.", kEager, {.path = true}},
     {"save_network_params", kBool, "False",

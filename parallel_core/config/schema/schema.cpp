@@ -146,10 +146,12 @@ std::string type_text(const Key& key) {
                                                 "list of floats",
                                                 "string or list of strings",
                                                 "list of integers or of lists of them",
+                                                "list of floats or of lists of them",
                                                 "boolean, list or mapping",
                                                 "name or number",
                                                 "boolean or name",
                                                 "list of mappings",
+                                                "mapping",
                                                 "mapping"};
   const std::string_view name = kNames[static_cast<int>(key.field.type)];
   return std::string(name) + (key.field.nullable || key.null == Null::kDefault ? " or null" : "");
@@ -163,12 +165,12 @@ std::string check_text(const Key& key) {
       text += ", " + std::string(alias.substr(0, equals)) +
               " (= " + std::string(alias.substr(equals + 1)) + ")";
     }
-    return text;
+    return key.registers ? text + ", or a registered name" : text;
   }
   if (key.check.predicate != nullptr) {
     return std::string(key.check.predicate_text);
   }
-  return range_text(key.check);
+  return key.registers ? "a registered name" : range_text(key.check);
 }
 
 std::string usual_value(const Key& key) {
@@ -185,6 +187,40 @@ std::string usual_value(const Key& key) {
                                    std::string(key.example) + "`";
 }
 
+bool is_built_in(const Key& key, std::string_view name) {
+  const auto choices = split_text(key.check.choices, '|');
+  const auto aliases = split_text(key.value_aliases, '|');
+  return std::find(choices.begin(), choices.end(), name) != choices.end() ||
+         std::any_of(aliases.begin(), aliases.end(), [&](std::string_view alias) {
+           return alias.substr(0, alias.find('=')) == name;
+         });
+}
+
+namespace {
+
+// What is wrong with a name that has to be one of a list, or registered.
+std::string name_complaint(const Key& key, const std::string& text) {
+  std::vector<std::string_view> names = split_text(key.check.choices, '|');
+  const std::vector<std::string> registered =
+      key.registers ? registered_names(*key.registers) : std::vector<std::string>();
+  names.insert(names.end(), registered.begin(), registered.end());
+  if (std::find(names.begin(), names.end(), text) != names.end()) {
+    return {};
+  }
+  std::string message = "unknown value '" + text + "'; expected " + check_text(key);
+  if (key.registers) {
+    std::string list;
+    for (const std::string& name : registered) {
+      list += (list.empty() ? "" : ", ") + name;
+    }
+    message += list.empty() ? " (this program registers none)" : " (registered: " + list + ")";
+  }
+  return names.empty() ? message
+                       : message + "; the nearest is '" + std::string(nearest(text, names)) + "'";
+}
+
+}  // namespace
+
 std::string complaint(const Key& key, const Value& value) {
   if (value.is_null()) {
     return {};
@@ -193,12 +229,10 @@ std::string complaint(const Key& key, const Value& value) {
   if (!numbers_in_range(check, value)) {
     return "must be " + range_text(check) + ", got " + to_yaml(value);
   }
-  if (!check.choices.empty()) {
-    const auto choices = split_text(check.choices, '|');
-    const auto& text = value.as<std::string>();
-    if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
-      return "unknown value '" + text + "'; expected " + check_text(key) + "; the nearest is '" +
-             std::string(nearest(text, choices)) + "'";
+  if (!check.choices.empty() || key.registers) {
+    std::string wrong = name_complaint(key, value.as<std::string>());
+    if (!wrong.empty()) {
+      return wrong;
     }
   }
   return check.predicate != nullptr ? check.predicate(value) : std::string();

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel_core/config/registered_names.h"
 #include "parallel_core/config/schema/field.h"
 
 namespace tapestry::config {
@@ -51,6 +52,8 @@ struct Key {
   Field field;
   Form form = Form::kNone;
   Check check = {};
+  /// Names that the program has registered as parts of this type are taken beside those of `check`.
+  std::optional<ModuleType> registers = {};
   bool required = false;
   Null null = Null::kByType;
   /// A number, or a list of numbers, stands for the text "1" or "1,2" without quotes.
@@ -112,6 +115,9 @@ std::string usual_value(const Key& key);
 
 /// The value as YAML that reads back as it is: to_yaml, but for dollar signs of paths (path_text).
 std::string yaml_of(const Key& key, const Value& value);
+
+/// Whether the name is one that the table itself knows for the key, or an alias of such.
+bool is_built_in(const Key& key, std::string_view name);
 
 /// What is wrong with the value, or an empty text. The value has the key's type.
 std::string complaint(const Key& key, const Value& value);

@@ -215,6 +215,16 @@ constexpr Key kKeys[] = {
      .doc = "Take the rows of `step_data_dir` one after the other, as many as a step of this run "
             "has, whatever step they were recorded in: as MindFormers' NumpyDataloader, which sets "
             "this. False: each folder is the batch of one step."},
+    {.name = "data_source",
+     .field = f<&D::data_source>,
+     .registers = ModuleType::kDataset,
+     .doc = "Registered name of the program's own data, in place of text, data sets and recorded "
+            "steps: `docs/register.md`."},
+    {.name = "data_source_kwargs",
+     .field = f<&D::data_source_kwargs>,
+     .null = Null::kDefault,
+     .doc =
+         "What a registered `data_source` is made with: as `optimizer_config.optimizer_kwargs`."},
     {.name = "tokenizer_type",
      .field = f<&D::tokenizer_type>,
      .check = one_of("sentencepiece|byte|character|huggingface"),

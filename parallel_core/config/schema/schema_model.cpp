@@ -394,6 +394,7 @@ constexpr Key kKeys[] = {
      .field = f<&M::hidden_act>,
      .form = Form::kTold,
      .check = one_of("gelu|fast_gelu|relu|silu|squared_relu|xielu|swiglu|clamped_swiglu"),
+     .registers = ModuleType::kActivationFunc,
      .value_aliases = "fused_swiglu=swiglu",
      .doc = "Activation of the MLP: gelu with erf, fast_gelu with tanh; xielu, with two learned "
             "numbers a layer (Apertus); swiglu = silu(gate) * up; clamped_swiglu, as in GPT-OSS: "

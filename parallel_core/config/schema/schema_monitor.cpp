@@ -95,6 +95,11 @@ constexpr Key kKeys[] = {
      .doc =
          "Warn of a rank whose forward and backward passes take this many times the median of all "
          "ranks, over `step_interval` steps; null: never. The times are in metrics.jsonl."},
+    {.name = "max_logits_interval",
+     .field = f<&M::max_logits_interval>,
+     .check = above(0),
+     .doc = "Steps between measurements of the largest attention score of each head, for the log, "
+            "metrics.jsonl and TensorBoard; null: never. Works without `monitor_on`."},
     {.name = "use_skip_data_by_global_norm",
      .field = f<&M::use_skip_data_by_global_norm>,
      .aliases = "/use_skip_data_by_global_norm",

@@ -1,4 +1,6 @@
 // Rows of `optimizer_config`.
+#include <cmath>
+
 #include "parallel_core/config/schema/schema.h"
 
 namespace tapestry::config {
@@ -32,17 +34,61 @@ std::string check_state_dtype(const Value& value) {
                                                    : "must be float32 or bfloat16, got " + dtype;
 }
 
+std::string check_names(const Value& value) {
+  for (const Value& name : value.as<Value::List>()) {
+    if (name.as<std::string>().empty()) {
+      return "must be names or patterns; an empty one would match every parameter (`*` does)";
+    }
+  }
+  return {};
+}
+
+// One row without brackets around it, or rows.
+std::string check_coefficients(const Value& value) {
+  const FloatTable table = [&] {
+    FloatTable rows;
+    detail::assign(rows, value);
+    return rows;
+  }();
+  for (const std::vector<double>& row : table) {
+    if (row.size() != 4 && (row.size() != 3 || table.size() > 1)) {
+      return "must be three numbers a, b, c, or rows [[a, b, c], iterations], got " +
+             to_yaml(value);
+    }
+    if (row.size() == 4 && (row[3] < 1 || row[3] > 1000 || row[3] != std::floor(row[3]))) {
+      return "must have whole numbers of iterations between 1 and 1000, got " + to_yaml(value);
+    }
+  }
+  return table.empty() ? "must not be empty" : "";
+}
+
+std::string check_learning_rate(const Value& value) {
+  const auto rate = value.as<double>();
+  return rate > 0 ? ""
+         : rate == 0
+             ? "must be > 0, got 0; `pretrain_gpt --lr_zero N` takes N steps that leave the "
+               "weights as they are and logs their losses and norms"
+             : "must be > 0, got " + to_yaml(value);
+}
+
 constexpr Key kKeys[] = {
     {.name = "optimizer_type",
      .field = f<&O::optimizer_type>,
      .check = one_of("AdamW|Adam|SGD|Lion|Came|Adafactor|Muon"),
+     .registers = ModuleType::kOptimizer,
      .value_aliases = "mint.AdamW=AdamW|SpeedAdamW=AdamW|AdamWeightDecay=AdamW|AdamWZeRO=AdamW|"
                       "experiment_adamw=AdamW|CAME=Came",
      .doc = "Kind of optimizer. AdamW decays weights apart from the moments, Adam through the "
             "gradient. `docs/optimizers.md` has formulas, keys and costs of all."},
+    {.name = "optimizer_kwargs",
+     .field = f<&O::optimizer_kwargs>,
+     .null = Null::kDefault,
+     .doc = "What a registered `optimizer_type` is made with beside learning rate and weight "
+            "decay; which entries it has and their defaults, the program that registers it says: "
+            "`docs/register.md`."},
     {.name = "learning_rate",
      .field = f<&O::learning_rate>,
-     .check = above(0),
+     .check = satisfies(check_learning_rate, "> 0"),
      .doc = "Largest learning rate."},
     {.name = "learning_rate_scheduler_kwargs",
      .field = f<&O::learning_rate_scheduler_kwargs>,
@@ -73,7 +119,21 @@ constexpr Key kKeys[] = {
     {.name = "weight_decay",
      .field = f<&O::weight_decay>,
      .check = at_least(0),
-     .doc = "Weight decay. It does not apply to parameters with `norm` or `bias` in the name."},
+     .doc = "Weight decay. It does not apply to parameters with `norm` or `bias` in the name, "
+            "unless `weight_decay_include` or `weight_decay_exclude` is given."},
+    {.name = "weight_decay_include",
+     .field = f<&O::weight_decay_include>,
+     .check = satisfies(check_names, "no empty names"),
+     .doc =
+         "Names of parameters that decay in any case. A rule matches a name that it equals or is "
+         "part of, or as a shell pattern (`*`, `?`, `[abc]`). Names are those of checkpoints, of "
+         "the modules in memory, or of MindFormers 2.0 (`docs/optimizers.md`)."},
+    {.name = "weight_decay_exclude",
+     .field = f<&O::weight_decay_exclude>,
+     .check = satisfies(check_names, "no empty names"),
+     .doc = "Names of parameters that do not decay, unless `weight_decay_include` has them. If "
+            "either of the two keys is given, of the others vectors and biases do not decay, and "
+            "all else does."},
     {.name = "start_weight_decay",
      .field = f<&O::start_weight_decay>,
      .check = at_least(0),
@@ -162,6 +222,20 @@ constexpr Key kKeys[] = {
      .field = f<&O::ns_steps>,
      .check = above(0),
      .doc = "Iterations of Muon's orthogonalisation."},
+    {.name = "ns_coefficients",
+     .field = f<&O::ns_coefficients>,
+     .check = satisfies(check_coefficients, "three numbers, or rows [[a, b, c], iterations]"),
+     .default_text = "null ([3.4445, -4.775, 2.0315])",
+     .doc =
+         "Coefficients a, b, c of Muon's iteration X = a X + (b A + c A A) X with A = X X^T: three "
+         "numbers for all `ns_steps`, or rows [[a, b, c], iterations], one after the other, in "
+         "place of `ns_steps`."},
+    {.name = "adamw_include",
+     .field = f<&O::adamw_include>,
+     .check = satisfies(check_names, "no empty names"),
+     .default_text = "null (embeddings, head, routers and convolutions)",
+     .doc = "Names of matrices that Muon leaves to AdamW, as in `weight_decay_include`. All other "
+            "matrices are Muon's then; vectors always take AdamW."},
     {.name = "ns_dtype",
      .field = f<&O::ns_dtype>,
      .check = one_of("auto|float32|bfloat16"),
@@ -184,11 +258,26 @@ constexpr Key kKeys[] = {
      .default_text = "null (learning_rate)",
      .doc = "Largest learning rate of the parameters that Muon leaves to AdamW: embeddings, head, "
             "norms and biases. Both learning rates follow the schedule in the same way."},
+    {.name = "qk_clip_enabled",
+     .field = f<&O::qk_clip_enabled>,
+     .doc = "After each update, scale down the weights of queries and keys of heads whose largest "
+            "attention score in the step was at least `qk_clip_threshold` (QK-clip), with any "
+            "optimizer. Not for layers whose queries and keys are normed (`qk_layernorm`)."},
+    {.name = "qk_clip_threshold",
+     .field = f<&O::qk_clip_threshold>,
+     .check = above(0),
+     .doc = "Attention score from which on `qk_clip_enabled` scales, and to which it scales."},
     {.name = "lr_decay_style",
      .field = f<&O::lr_decay_style>,
-     .check = one_of("constant|WSD|linear|cosine|inverse-square-root"),
+     .check = one_of("constant|WSD|linear|cosine|inverse-square-root|polynomial|cosine_restarts|"
+                     "cooldown|cosine_annealing|warm_restarts"),
+     .registers = ModuleType::kLrScheduler,
      .default_text = "constant",
-     .doc = "How the learning rate falls after warm-up."},
+     .doc = "How the learning rate falls after warm-up. `docs/optimizers.md` has the formulas."},
+    {.name = "lr_schedule_kwargs",
+     .field = f<&O::lr_schedule_kwargs>,
+     .null = Null::kDefault,
+     .doc = "What a registered `lr_decay_style` is made with: as `optimizer_kwargs`."},
     {.name = "lr_decay_iters",
      .field = f<&O::lr_decay_iters>,
      .check = above(0),
@@ -215,6 +304,39 @@ constexpr Key kKeys[] = {
      .check = one_of("linear|cosine|exponential"),
      .doc =
          "With `lr_decay_style: WSD`, shape of the last part, in which the learning rate falls."},
+    {.name = "lr_num_cycles",
+     .field = f<&O::lr_num_cycles>,
+     .check = above(0),
+     .default_text = "null (cosine and cooldown 0.5, cosine_restarts 1.0)",
+     .doc = "Waves of the cosine with `lr_decay_style` cosine or cooldown, 0.5 for one fall; falls "
+            "with cosine_restarts."},
+    {.name = "lr_decay_power",
+     .field = f<&O::lr_decay_power>,
+     .check = above(0),
+     .doc = "With `lr_decay_style: polynomial`, the power of what is left of the decay's length."},
+    {.name = "lr_keep_iters",
+     .field = f<&O::lr_keep_iters>,
+     .check = at_least(0),
+     .doc = "With `lr_decay_style: cooldown`, steps after the warm-up that have the largest "
+            "learning rate."},
+    {.name = "lr_final_iters",
+     .field = f<&O::lr_final_iters>,
+     .check = at_least(0),
+     .doc = "With `lr_decay_style: cooldown`, steps that have `min_lr` before `final_lr` follows."},
+    {.name = "final_lr",
+     .field = f<&O::final_lr>,
+     .check = at_least(0),
+     .default_text = "null (min_lr)",
+     .doc = "With `lr_decay_style: cooldown`, learning rate of the last part."},
+    {.name = "lr_restart_iters",
+     .field = f<&O::lr_restart_iters>,
+     .check = at_least(0),
+     .doc = "With `lr_decay_style: warm_restarts`, which needs it, steps of the first cycle."},
+    {.name = "lr_restart_mult",
+     .field = f<&O::lr_restart_mult>,
+     .check = at_least(1),
+     .doc = "With `lr_decay_style: warm_restarts`, factor by which each cycle is longer than the "
+            "one before."},
     {.name = "lr_warmup_iters",
      .field = f<&O::lr_warmup_iters>,
      .check = at_least(0),
@@ -227,7 +349,9 @@ constexpr Key kKeys[] = {
     {.name = "lr_warmup_fraction",
      .field = f<&O::lr_warmup_fraction>,
      .check = kFraction,
-     .doc = "Warm-up as a share of the decay's length; takes precedence over `lr_warmup_iters`."},
+     .doc = "Warm-up as a share of the decay's length; takes precedence over `lr_warmup_iters`, "
+            "unless "
+            "only that is on the command line."},
     {.name = "lr_warmup_init",
      .field = f<&O::lr_warmup_init>,
      .check = at_least(0),

@@ -278,10 +278,11 @@ std::string render_configuration_markdown() {
   }
   text +=
       "\n## Names on a command line\n\n"
-      "A program of your own that calls `init_configs_from_args` takes `--section.key=value` and "
-      "`--key value`. It also takes these names, which are Megatron's or belong to keys of several "
-      "sections (dashes or underscores). `--global-batch-size N` with `--data-parallel-size D` "
-      "gives `micro_batch_num`.\n\n| name | stands for |\n|---|---|\n";
+      "`pretrain_gpt`, and a program of your own that calls `init_configs_from_args`, take "
+      "`--section.key=value` and `--key value`. They also take these names, which are Megatron's "
+      "or belong to keys of several sections (dashes or underscores). `--global-batch-size N` with "
+      "`--micro-batch-size M` and `--data-parallel-size D` (1) gives `micro_batch_num`, and holds "
+      "the run to D data-parallel ranks.\n\n| name | stands for |\n|---|---|\n";
   for (const config::FlatName& name : config::flat_names()) {
     text += concat("| `--", name.flag, "` | `", name.key, "` |\n");
   }
@@ -297,13 +298,16 @@ std::string render_configuration_markdown() {
     using Use = config::ForeignName::Use;
     const bool reads = row.use == Use::kValue;
     text += concat("| `", row.name, "` | ",
-                   reads                     ? concat("`", row.here, "`")
-                   : row.use == Use::kSwitch ? concat("`", row.here, ": True`")
-                   : row.use == Use::kSame   ? concat("nothing; has the value of `", row.here, "`")
-                                             : "nothing",
+                   reads ? concat("`", row.here, "`")
+                   : row.use == Use::kSwitch
+                       ? concat("`", row.here, ": ", row.idle.empty() ? "True" : row.idle, "`",
+                                row.idle.empty() ? "" : ", unless that is given")
+                   : row.use == Use::kSame ? concat("nothing; has the value of `", row.here, "`")
+                                           : "nothing",
                    row.note.empty() ? "" : concat(": ", row.note));
     std::string idle;
-    for (const std::string_view value : config::split_text(row.idle, '|')) {
+    for (const std::string_view value :
+         config::split_text(row.use == Use::kSwitch ? std::string_view() : row.idle, '|')) {
       idle += concat(idle.empty() ? "`" : ", `", value, "`");
     }
     text +=

@@ -5,6 +5,7 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/register.h"
 #include "parallel_core/training/data/take_up_data.h"
 
 namespace tapestry {
@@ -18,6 +19,7 @@ std::string named_data(const DatasetConfig& d) {
          : d.text            ? "text"
          : d.sft_data_path   ? "sft_data_path"
          : d.step_data_dir   ? "step_data_dir"
+         : d.data_source     ? "data_source"
                              : "";
 }
 
@@ -30,15 +32,17 @@ void check_part(const AllConfig& config, const data::DataSource& source, const c
                     source.size_in_samples(), " samples, one global batch needs ", batch);
 }
 
-}  // namespace
+// "NAME {option: value, ...}"
+std::string named_with_options(const DatasetConfig& d) {
+  const auto& options = d.data_source_kwargs.values;
+  return concat(*d.data_source, " ",
+                config::to_yaml(config::Value(config::Value::Map(options.begin(), options.end()))));
+}
 
-RunData open_own_data(const AllConfig& config,
+RunData open_provided(const AllConfig& config,
                       const DataProvider& provider,
                       ProcessGroup& world,
                       const DataState* resumed) {
-  const std::string named = named_data(config.dataset_config);
-  check<ValueError>(named.empty(), "dataset_config.", named,
-                    " names data, but this program has data of its own; leave the key out");
   OwnData made = provider(config, {.rank = world.rank(),
                                    .ranks = world.size(),
                                    .data_parallel_rank = get_data_parallel_rank(),
@@ -70,6 +74,33 @@ RunData open_own_data(const AllConfig& config,
   run.description = std::move(made.description);
   run.tokenizer_model = std::move(made.tokenizer_model);
   return run;
+}
+
+}  // namespace
+
+RunData open_own_data(const AllConfig& config,
+                      const DataProvider& provider,
+                      ProcessGroup& world,
+                      const DataState* resumed) {
+  const std::string named = named_data(config.dataset_config);
+  check<ValueError>(named.empty(), "dataset_config.", named,
+                    " names data, but this program has data of its own; leave the key out");
+  return open_provided(config, provider, world, resumed);
+}
+
+RunData open_registered_data(const AllConfig& config,
+                             ProcessGroup& world,
+                             const DataState* resumed) {
+  const DatasetConfig& d = config.dataset_config;
+  const DataProvider provider = ModuleRegistry::get_item<ModuleType::kDataset>(*d.data_source);
+  const auto named = [&](const AllConfig& of, const DataRank& rank) {
+    OwnData made = provider(of, rank);
+    made.description = named_with_options(d);
+    made.fingerprint =
+        concat(made.description, made.fingerprint.empty() ? "" : ", ", made.fingerprint);
+    return made;
+  };
+  return open_provided(config, named, world, resumed);
 }
 
 }  // namespace tapestry

@@ -50,4 +50,10 @@ RunData open_own_data(const AllConfig& config,
                       ProcessGroup& world,
                       const DataState* resumed = nullptr);
 
+/// The same of the provider that the program has registered as dataset_config.data_source. Its name
+/// and its options belong to the fingerprint.
+RunData open_registered_data(const AllConfig& config,
+                             ProcessGroup& world,
+                             const DataState* resumed = nullptr);
+
 }  // namespace tapestry

@@ -16,6 +16,7 @@
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/data/own_run_data.h"
 #include "parallel_core/training/data/recorded_run_data.h"
 #include "parallel_core/training/data/sft_run_data.h"
 #include "parallel_core/training/data/take_up_data.h"
@@ -488,6 +489,9 @@ RunData open_on(const std::string& day,
 }  // namespace
 
 RunData open_data(const AllConfig& config, DataUse use, const DataState* resumed) {
+  check<ValueError>(!config.dataset_config.data_source, "dataset_config.data_source ",
+                    config.dataset_config.data_source.value_or(""),
+                    " is the program's own, which its ranks open together");
   return open_on(local_day(), config, use, resumed);
 }
 
@@ -495,6 +499,12 @@ RunData open_data(const AllConfig& config,
                   ProcessGroup& world,
                   DataUse use,
                   const DataState* resumed) {
+  if (config.dataset_config.data_source) {
+    check<ValueError>(use == DataUse::kTraining, "dataset_config.data_source ",
+                      *config.dataset_config.data_source,
+                      " is for training; to evaluate on data of your own, call evaluate()");
+    return open_registered_data(config, world, resumed);
+  }
   if (config.dataset_config.sft_data_path) {
     // Nothing is prepared; but one day counts, where ranks open their data around midnight.
     return open_on(all_gather_text(world, local_day()).front(), config, use, resumed);

@@ -76,8 +76,8 @@ RunData open_data(const AllConfig& config,
                   DataUse use = DataUse::kTraining,
                   const DataState* resumed = nullptr);
 
-/// The same on every rank of a job: what is prepared on first use is prepared by rank 0, the others
-/// find it. Collective.
+/// The same on every rank of a job, also data_source (open_registered_data); what is prepared on
+/// first use is prepared by rank 0, the others find it. Collective.
 RunData open_data(const AllConfig& config,
                   ProcessGroup& world,
                   DataUse use = DataUse::kTraining,

@@ -106,7 +106,8 @@ std::vector<std::string> overrides_of_moved_run(const std::string& config_path,
                                                 const AllConfig& config) {
   const TrainingConfig& t = config.training_config;
   const auto origin = config.origins.find(kOutputKey);
-  const bool is_chosen = origin != config.origins.end() && origin->second.text == "--set";
+  const bool is_chosen =
+      origin != config.origins.end() && origin->second.kind == ConfigOrigin::Kind::kOverride;
   if (!t.resume_training.on || is_chosen || fs::path(config_path).filename() != kConfigFile) {
     return {};
   }

@@ -207,6 +207,11 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
       line["moe"][concat("layers.", layer, ".moe")] = moe_json(statistics);
     }
   }
+  for (const auto& [layer, heads] : record.max_logits) {
+    for (const float value : heads) {
+      line["max_attention_logits"][concat("layers.", layer, ".attention")].push_back(number(value));
+    }
+  }
   if (record.embedding_local_norm) {
     line["embedding_local_norm"] = number(*record.embedding_local_norm);
   }

@@ -34,6 +34,7 @@ struct StepRecord {
   std::map<std::string, std::vector<double>> rank_values;  ///< of every rank, in their order
   std::map<std::string, double> scalars;  ///< of this rank: what TensorBoard is to show
   std::optional<double> embedding_local_norm;
+  HeadMaxima max_logits;  ///< of the layers of all stages, on the first; empty unless they are due
 };
 
 /// One JSON object without a line break. NaN and infinities are written as the strings "nan", "inf"

@@ -40,11 +40,9 @@ void NormSpikes::set_state(State state) {
 
 NormSpikes::Options norm_spike_options(const AllConfig& config) {
   const MonitorConfig& m = config.monitor_config;
-  const auto origin = config.origins.find("monitor_config.global_norm_spike_threshold");
-  const bool given = origin != config.origins.end() && !origin->second.place.empty();
-  return {.threshold = !m.global_norm_spike_factor || given
-                           ? m.global_norm_spike_threshold
-                           : std::numeric_limits<double>::infinity(),
+  const bool is_none = m.global_norm_spike_threshold == std::numeric_limits<double>::max();
+  return {.threshold =
+              is_none ? std::numeric_limits<double>::infinity() : m.global_norm_spike_threshold,
           .factor = m.global_norm_spike_factor,
           .window = m.global_norm_median_window};
 }

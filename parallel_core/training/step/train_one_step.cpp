@@ -110,7 +110,7 @@ std::map<std::string, double> logical_gradient_norms(const nn::Module& model) {
 
 TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
                                    optim::Optimizer& optimizer,
-                                   const optim::Schedule& schedule,
+                                   const optim::Schedule* schedule,
                                    const AllConfig& config,
                                    DistributedDataParallel* data_parallel)
     : network_(network_with_loss),
@@ -118,6 +118,8 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
       schedule_(schedule),
       scaler_(get_grad_scaler(config)),
       experts_(network_with_loss, config.model_config),
+      max_logits_(network_with_loss),
+      max_logits_interval_(config.monitor_config.max_logits_interval),
       skips_spikes_(config.monitor_config.use_skip_data_by_global_norm),
       counts_overflows_(config.training_config.schedule_counts_overflows),
       clip_(gradient_clipping(config)),
@@ -128,8 +130,14 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
       log_grad_norms_(config.training_config.log_param_grad_norms),
       overlap_p2p_(config.parallel_config.overlap_p2p_comm),
       gradients_(data_parallel) {
+  if (clip_ && ModuleRegistry::has_item(ModuleType::kGradProcessFunc, clip_->grad_clip_type)) {
+    own_clip_ = ModuleRegistry::get_item<ModuleType::kGradProcessFunc>(clip_->grad_clip_type);
+  }
   if (skips_spikes_ || config.monitor_config.check_for_global_norm) {
     spikes_.emplace(norm_spike_options(config));
+  }
+  if (config.optimizer_config.qk_clip_enabled) {
+    qk_clip_.emplace(network_, optimizer_, config.optimizer_config.qk_clip_threshold);
   }
   const int ranks = std::max(data_parallel_size(/*with_context_parallel=*/true),
                              has_experts(network_) ? copies_group(/*of_expert=*/true).size() : 1);
@@ -263,9 +271,25 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
   return sums[1];
 }
 
+// Before the passes of the step, or those that are run in their place.
+void TrainOneStepCell::start_passes(double loss_scale, int64_t micro_batches) {
+  experts_.start_step(loss_scale, micro_batches);
+  const bool is_shown = max_logits_interval_ && (position_.seen + 1) % *max_logits_interval_ == 0;
+  max_logits_.start_step(qk_clip_.has_value() || is_shown);
+}
+
+// Once the weights are updated.
+void TrainOneStepCell::clip_scores(const StepResult& result) const {
+  if (qk_clip_) {
+    qk_clip_->scale_weights(result.max_logits);
+  }
+}
+
 void TrainOneStepCell::apply_schedule(StepResult& result) {
   const PhaseScope phase("schedule");
-  schedule_.apply(optimizer_, position_);
+  if (schedule_ != nullptr) {
+    schedule_->apply(optimizer_, position_);
+  }
   for (const optim::ParamGroup& group : optimizer_.param_groups()) {
     result.lr.push_back(group.lr.value());
   }
@@ -363,7 +387,7 @@ bool TrainOneStepCell::examined(
   step.rerun = [&](const std::vector<data::Batch>& batches) {
     StepResult again;
     again.loss_scale = result.loss_scale;
-    experts_.start_step(again.loss_scale, std::ssize(batches));
+    start_passes(again.loss_scale, std::ssize(batches));
     generator.set_state(random_before_);
     compute(batches, again);
     return again;
@@ -406,16 +430,24 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
   if (given == nullptr) {
     observe_gradients(unscale, observed, result);
   }
+  result.max_logits = max_logits_.finish_step();
   apply_schedule(result);
   if (result.finite && !result.skipped && !result.set_aside) {
     optim::GradTransform transform{.scale = unscale};
-    if (clip_ && clip_->grad_clip_type == "ClipGlobalNorm") {
+    if (own_clip_) {
+      const optim::GradTransform own = own_clip_(result.grad_norm, clip_->clip_value);
+      check<ValueError>(std::isfinite(own.scale) && own.limit >= 0, "grad_clip_type ",
+                        clip_->grad_clip_type, ": scale ", own.scale, " and limit ", own.limit,
+                        " cannot be applied to gradients");
+      transform = {.scale = unscale * own.scale, .limit = own.limit};
+    } else if (clip_ && clip_->grad_clip_type == "ClipGlobalNorm") {
       transform.scale *= optim::clip_coefficient(result.grad_norm, clip_->clip_value);
     } else if (clip_) {
       transform.limit = clip_->clip_value;
     }
     const PhaseScope phase("optimizer");
     optimizer_.step(transform);
+    clip_scores(result);
     gradients_->parameters_changed();
     ++position_.applied;
   }
@@ -457,7 +489,7 @@ void TrainOneStepCell::step_in_backward(const std::vector<data::Batch>& micro_ba
       return;
     }
     result.local_losses.clear();
-    experts_.start_step(result.loss_scale, std::ssize(micro_batches));
+    start_passes(result.loss_scale, std::ssize(micro_batches));
     RankContext::current().default_generator().set_state(random_before_);
     backward_update_->start(transform);
     result.loss = forward_backward(micro_batches, result, LossUse::kBackward);
@@ -466,6 +498,8 @@ void TrainOneStepCell::step_in_backward(const std::vector<data::Batch>& micro_ba
   BackwardUpdate::Norms norms = backward_update_->finish();
   result.grad_norm = norms.total;
   result.grad_norms = std::move(norms.logical);
+  result.max_logits = max_logits_.finish_step();
+  clip_scores(result);
   ++position_.applied;
 }
 
@@ -477,7 +511,7 @@ StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_ba
     const PhaseScope phase("prepare");
     network_.train();
     random_before_ = RankContext::current().default_generator().state();
-    experts_.start_step(result.loss_scale, std::ssize(micro_batches));
+    start_passes(result.loss_scale, std::ssize(micro_batches));
   }
   const int64_t applied = position_.applied;
   if (backward_update_) {

@@ -21,8 +21,11 @@
 #include "parallel_core/distributed/on_demand_gradients.h"
 #include "parallel_core/optimizer/backward_update.h"
 #include "parallel_core/pipeline_parallel/parallel_model.h"
+#include "parallel_core/register.h"
 #include "parallel_core/training/step/forward_step.h"
 #include "parallel_core/training/step/norm_spikes.h"
+#include "parallel_core/training/step/qk_clip.h"
+#include "parallel_core/transformer/max_logits.h"
 #include "parallel_core/transformer/moe/moe_statistics.h"
 
 namespace tapestry {
@@ -55,6 +58,10 @@ struct StepResult {
   /// on the others.
   std::map<std::string, double> grad_norms;
   std::optional<MoEStepStatistics> moe;  ///< of a model with mixtures of experts
+
+  /// Of the attention layers of this rank's stage; empty unless the step was measured, for
+  /// monitor_config.max_logits_interval or QK-clip.
+  HeadMaxima max_logits;
 
   // Of this rank alone.
   /// Mean loss of each of its micro-batches; empty but on the last stage.
@@ -112,14 +119,22 @@ class StepExaminer {
 /// Forward and backward over the micro-batches, unscale, finite check, clip, update, schedules.
 class TrainOneStepCell {
  public:
-  /// All arguments outlive the cell. A step's gradients are there until the next step, or with
-  /// optimizer_in_backward used up one by one; with several data-parallel ranks `data_parallel`
-  /// (get_data_parallel) has them, and ValueError if it is missing.
+  /// All arguments outlive the cell. Without a schedule (null) each group keeps its learning rate
+  /// and weight decay, which the program may change between steps. A step's gradients are there
+  /// until the next step, or with optimizer_in_backward used up one by one; with several
+  /// data-parallel ranks `data_parallel` (get_data_parallel) has them, and ValueError if it is
+  /// missing.
+  TrainOneStepCell(ParallelModel& network_with_loss,
+                   optim::Optimizer& optimizer,
+                   const optim::Schedule* schedule,
+                   const AllConfig& config,
+                   DistributedDataParallel* data_parallel = nullptr);
   TrainOneStepCell(ParallelModel& network_with_loss,
                    optim::Optimizer& optimizer,
                    const optim::Schedule& schedule,
                    const AllConfig& config,
-                   DistributedDataParallel* data_parallel = nullptr);
+                   DistributedDataParallel* data_parallel = nullptr)
+      : TrainOneStepCell(network_with_loss, optimizer, &schedule, config, data_parallel) {}
 
   /// Runs step number `position().seen` (from 0). The micro-batches are those of this rank.
   StepResult operator()(const std::vector<data::Batch>& micro_batches);
@@ -182,6 +197,8 @@ class TrainOneStepCell {
                           LossUse use);
   void observe_gradients(double unscale, bool observed, StepResult& result);
   void apply_schedule(StepResult& result);
+  void start_passes(double loss_scale, int64_t micro_batches);
+  void clip_scores(const StepResult& result) const;
   double compute_gradients(const std::vector<data::Batch>& micro_batches,
                            bool observed,
                            const LogicalState* given,
@@ -196,13 +213,17 @@ class TrainOneStepCell {
 
   ParallelModel& network_;
   optim::Optimizer& optimizer_;
-  const optim::Schedule& schedule_;
+  const optim::Schedule* schedule_;
   optim::GradScaler scaler_;
   MoEStatistics experts_;
+  MaxLogits max_logits_;
+  std::optional<int64_t> max_logits_interval_;
+  std::optional<QkClip> qk_clip_;
   bool skips_spikes_;
   bool counts_overflows_;  // of the schedules
   std::optional<NormSpikes> spikes_;
   std::optional<GradClipConfig> clip_;
+  GradProcess own_clip_;              // of a registered grad_clip_type
   double ahead_factor_;               // of the loss of each depth ahead
   std::vector<double> ahead_tokens_;  // that count at each depth, on all ranks in this step
   bool per_token_;

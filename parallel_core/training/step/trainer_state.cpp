@@ -88,7 +88,8 @@ std::string trainer_state_json(const TrainerState& state) {
   }
   out["loss_scaler"] = {{"scale", state.scaler.scale}, {"good_steps", state.scaler.good_steps}};
   out["generator"] = {{"seed", state.generator.seed}, {"offset", state.generator.offset}};
-  out["schedule"] = nlohmann::ordered_json::parse(state.schedule);
+  out["schedule"] = state.schedule.empty() ? nlohmann::ordered_json()
+                                           : nlohmann::ordered_json::parse(state.schedule);
   out["data"] =
       state.data.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json::parse(state.data);
   out["best"] = nlohmann::ordered_json();
@@ -132,7 +133,8 @@ TrainerState parse_trainer_state(const std::string& text, const std::string& sou
   state.scaler = {.scale = scaler.single("scale"), .good_steps = scaler.count("good_steps")};
   state.generator = {.seed = static_cast<uint64_t>(generator.count("seed")),
                      .offset = static_cast<uint64_t>(generator.count("offset"))};
-  state.schedule = all.at("schedule").dump();
+  const json& schedule = all.at("schedule");
+  state.schedule = schedule.is_null() ? std::string() : schedule.dump();
   state.data = all.at("data").is_null() ? std::string() : all.at("data").dump();
   if (!all.at("best").is_null()) {
     const Members best = all.members("best");

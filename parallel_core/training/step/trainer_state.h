@@ -37,7 +37,7 @@ struct TrainerState {
   optim::Schedule::Position position;
   optim::GradScaler::State scaler;
   Generator::State generator;  ///< the rank's default one
-  std::string schedule;        ///< schedule_state
+  std::string schedule;        ///< schedule_state; empty: groups keep their learning rates
   std::string data;            ///< data_state_json; empty for sources without a state
   std::optional<BestEvaluation> best;
   /// What the loop decides from of earlier steps. Absent in checkpoints of runs that did not look.

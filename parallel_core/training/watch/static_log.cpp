@@ -1,5 +1,6 @@
 #include "parallel_core/training/watch/static_log.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -31,16 +32,45 @@ std::string ahead_losses_text(const StepResult& result) {
   return text;
 }
 
+StaticLogPlace place_of_step(int64_t step, const RunLength& length) {
+  const std::vector<int64_t>& epoch_ends = length.epoch_ends;
+  StaticLogPlace place;
+  place.done = step;
+  place.total = std::max(step, length.total);
+  if (epoch_ends.empty()) {
+    place.step = step;
+    place.steps_per_epoch = place.total;
+    return place;
+  }
+  // The epoch that has the step; of steps behind the last end, which are none, the last epoch.
+  const auto epoch_of = [&](int64_t of) {
+    const auto end = std::lower_bound(epoch_ends.begin(), epoch_ends.end() - 1, of);
+    return end - epoch_ends.begin();
+  };
+  const auto epoch = epoch_of(step);
+  const int64_t begin = epoch == 0 ? 0 : epoch_ends[static_cast<size_t>(epoch - 1)];
+  place.epoch = epoch + 1;
+  place.epochs = epoch_of(place.total) + 1;
+  place.step = step - begin;
+  place.steps_per_epoch = epoch_ends[static_cast<size_t>(epoch)] - begin;
+  return place;
+}
+
+std::string place_text(const StaticLogPlace& place) {
+  char text[120];
+  std::snprintf(text, sizeof(text), "Epoch:[%3lld/%3lld], step:[%5lld/%5lld]",
+                static_cast<long long>(place.epoch), static_cast<long long>(place.epochs),
+                static_cast<long long>(place.step), static_cast<long long>(place.steps_per_epoch));
+  return text;
+}
+
 std::string static_step_line(const StaticLogPlace& place,
                              const StepRecord& record,
                              const StepResult& result) {
   char text[160];
-  std::snprintf(text, sizeof(text),
-                "{ Epoch:[%3lld/%3lld], step:[%5lld/%5lld], loss: %5.3f, per_step_time: %lldms, ",
-                static_cast<long long>(place.epoch), static_cast<long long>(place.epochs),
-                static_cast<long long>(place.step), static_cast<long long>(place.steps_per_epoch),
+  std::snprintf(text, sizeof(text), ", loss: %5.3f, per_step_time: %lldms, ",
                 without_nan_sign(result.loss), static_cast<long long>(record.step_time_ms));
-  std::string line = text + ahead_losses_text(result);
+  std::string line = concat("{ ", place_text(place), text, ahead_losses_text(result));
   if (!result.lr.empty()) {
     line += concat("lr: ", config::number_text(result.lr.front()), ", ");
   }
@@ -56,15 +86,13 @@ std::string static_step_line(const StaticLogPlace& place,
 
 std::string static_progress_line(const StaticLogPlace& place, const StepRecord& record) {
   constexpr int kBar = 50;
-  const int64_t total = place.epochs * place.steps_per_epoch;
-  const int64_t done = (place.epoch - 1) * place.steps_per_epoch + place.step;
-  const double percent = 100.0 * static_cast<double>(done) / static_cast<double>(total);
+  const double percent = 100.0 * static_cast<double>(place.done) / static_cast<double>(place.total);
   std::string bar;
   for (int i = 0; i < kBar; ++i) {
     bar += i < static_cast<int>(percent / 2) ? "\u2588" : " ";
   }
-  const double left =
-      place.seconds_left.value_or(static_cast<double>(total - done) * record.step_time_ms / 1000);
+  const double left = place.seconds_left.value_or(static_cast<double>(place.total - place.done) *
+                                                  record.step_time_ms / 1000);
   char text[60];
   char rate[60];
   std::snprintf(text, sizeof(text), "  %4.1f%% |", percent);

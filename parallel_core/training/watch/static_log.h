@@ -4,21 +4,38 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "parallel_core/training/step/metrics.h"
 
 namespace tapestry {
 
+/// How long a run is, as its lines tell it.
+struct RunLength {
+  int64_t total = 0;                ///< steps; 0 if that is not known
+  std::vector<int64_t> epoch_ends;  ///< of a run that training_config.epochs limits: steps that are
+                                    ///< done when each epoch of its data ends
+};
+
 /// Where a step stands, and what the lines say beside its record and result.
 struct StaticLogPlace {
-  int64_t epoch = 1;  ///< from 1
-  int64_t epochs = 1;
-  int64_t step = 1;  ///< of the epoch, from 1
+  int64_t epoch = 1;   ///< from 1
+  int64_t epochs = 1;  ///< that the run enters
+  int64_t step = 1;    ///< of the epoch, from 1
   int64_t steps_per_epoch = 1;
+  int64_t done = 1;                    ///< steps of the run, with this one
+  int64_t total = 1;                   ///< steps of the run; `done` where nobody knows
   double samples_per_second = 0;       ///< of a rank
   std::optional<double> teraflops;     ///< a second, of a rank
   std::optional<double> seconds_left;  ///< left out: the time of this step for each that is left
 };
+
+/// The place of step `step`, from 1. Without epochs the run is one. An epoch that ends within a
+/// batch ends with that step, so epochs may differ by a step.
+StaticLogPlace place_of_step(int64_t step, const RunLength& length);
+
+/// "Epoch:[  1/  2], step:[    1/ 6500]".
+std::string place_text(const StaticLogPlace& place);
 
 /// "{ Epoch:[  1/  2], step:[    1/ 6500], loss: 0.000, per_step_time: 166756ms, lr: 0.0, overflow
 /// cond: False, loss_scale: 1.0, global_norm: [44.313248], train_throughput_per_npu: 2.849T".

@@ -9,7 +9,6 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/watch/evaluation.h"
-#include "parallel_core/training/watch/static_log.h"
 #include "text/util/numbers.h"
 
 namespace tapestry {
@@ -91,8 +90,8 @@ void StepLog::time_first_steps(const FinishedStep& step) {
   time_is_known_ = steps_ == kFirstSteps || step.is_last || step.record.step_time_ms > kLong;
   if (time_is_known_) {
     const std::string which = steps_ == kFirstSteps ? "s 2 and 3" : concat(" ", steps_);
-    log_info(summary_row(
-        "time", concat(format_pace(mean_ms_ / 1000, total_), ", as measured on step", which)));
+    log_info(summary_row("time", concat(format_pace(mean_ms_ / 1000, length_.total),
+                                        ", as measured on step", which)));
   }
 }
 
@@ -100,15 +99,10 @@ void StepLog::log_step(const FinishedStep& step) {
   const Pace pace = progress_.take_pace();
   if (config_.training_config.log_style == "dynamic") {
     log_info(train_log_line(step.record, step.result, pace),
-             terminal_step_line(step.record, step.result, pace, total_));
+             terminal_step_line(step.record, step.result, pace, length_.total));
     return;
   }
-  StaticLogPlace place;
-  place.epochs = config_.training_config.epochs.value_or(1);
-  place.steps_per_epoch = total_ > 0 ? (total_ + place.epochs - 1) / place.epochs
-                                     : step.record.step;  // where nothing says how many there are
-  place.epoch = std::min((step.record.step - 1) / place.steps_per_epoch + 1, place.epochs);
-  place.step = step.record.step - (place.epoch - 1) * place.steps_per_epoch;
+  StaticLogPlace place = place_of_step(step.record.step, length_);
   const double seconds = std::max(step.record.step_time_ms / 1000, 1e-9);
   const auto batch = static_cast<double>(step.result.sequences);
   place.samples_per_second = batch / get_world_group().size() / seconds;

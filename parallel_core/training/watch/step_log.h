@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/training/step/step_observer.h"
 #include "parallel_core/training/watch/progress.h"
+#include "parallel_core/training/watch/static_log.h"
 
 namespace tapestry {
 
@@ -38,10 +40,10 @@ std::string bubble_line(const PipelineBubble& bubble);
 /// once what the first steps say of the run; shows the progress of each step on a terminal.
 class StepLog final : public StepObserver {
  public:
-  /// `total` steps; 0 if that is not known. `flops` of a step of the whole batch on the busiest
-  /// rank, 0 if that is not known. The configuration outlives the object.
-  StepLog(const AllConfig& config, int64_t total, double flops)
-      : config_(config), total_(total), flops_(flops), progress_(total) {}
+  /// `flops` of a step of the whole batch on the busiest rank, 0 if that is not known. The
+  /// configuration outlives the object.
+  StepLog(const AllConfig& config, RunLength length, double flops)
+      : config_(config), length_(std::move(length)), flops_(flops), progress_(length_.total) {}
   StepPhase phase() const override { return StepPhase::kLog; }
   void after(FinishedStep& step) override;
 
@@ -50,7 +52,7 @@ class StepLog final : public StepObserver {
   void log_step(const FinishedStep& step);
 
   const AllConfig& config_;
-  int64_t total_;
+  RunLength length_;
   double flops_;
   Progress progress_;
   // The mean of the second and third step, which have memory and threads, or the first alone where

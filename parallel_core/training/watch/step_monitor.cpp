@@ -70,23 +70,15 @@ std::string formatted(const std::string& format, double value) {
 
 }  // namespace
 
-std::string monitor_log_line(const StepRecord& record,
-                             int64_t total_epochs,
-                             int64_t total_steps,
+std::string monitor_log_line(const StaticLogPlace& place,
                              const std::string& tag,
                              double value,
                              const std::string& format) {
-  char place[120];
-  std::snprintf(place, sizeof(place), "Epoch:[%3lld/%3lld], step:[%5lld/%5lld] ",
-                static_cast<long long>(record.epoch + 1),
-                static_cast<long long>(std::max(total_epochs, record.epoch + 1)),
-                static_cast<long long>(record.step),
-                static_cast<long long>(std::max(total_steps, record.step)));
-  return concat(place, tag, ": ", formatted(format, value));
+  return concat(place_text(place), " ", tag, ": ", formatted(format, value));
 }
 
-StepMonitor::StepMonitor(TrainOneStepCell& cell, const AllConfig& config, int64_t total)
-    : cell_(cell), config_(config), monitor_(config.monitor_config), total_(total) {
+StepMonitor::StepMonitor(TrainOneStepCell& cell, const AllConfig& config, RunLength length)
+    : cell_(cell), config_(config), monitor_(config.monitor_config), length_(std::move(length)) {
   std::vector<RegularExpression> patterns;
   for (const std::string& pattern : monitor_.target) {
     patterns.emplace_back(pattern, "monitor_config.target");
@@ -133,8 +125,8 @@ void StepMonitor::show(FinishedStep& step,
                        const std::string& tag,
                        double value) const {
   if (contains(formats, "log")) {
-    step.lines.push_back(monitor_log_line(step.record, config_.training_config.epochs.value_or(0),
-                                          total_, tag, value, monitor_.value_format));
+    step.lines.push_back(monitor_log_line(place_of_step(step.record.step, length_), tag, value,
+                                          monitor_.value_format));
   }
   if (contains(formats, "tensorboard")) {
     step.record.scalars[tag] = value;

@@ -9,6 +9,7 @@
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/training/step/step_observer.h"
+#include "parallel_core/training/watch/static_log.h"
 
 namespace tapestry {
 
@@ -17,9 +18,9 @@ namespace tapestry {
 /// scalars of the record.
 class StepMonitor final : public StepObserver {
  public:
-  /// `total` steps of the run, 0 if that is not known. The other arguments outlive the object.
+  /// The cell and the configuration outlive the object.
   /// ValueError if a pattern of `target` chooses nothing on any rank. Collective.
-  StepMonitor(TrainOneStepCell& cell, const AllConfig& config, int64_t total);
+  StepMonitor(TrainOneStepCell& cell, const AllConfig& config, RunLength length);
 
   /// Also asks the cell for what the checks of NaN and of the health of checkpoints look at.
   StepPhase phase() const override { return StepPhase::kMonitors; }
@@ -53,7 +54,7 @@ class StepMonitor final : public StepObserver {
   TrainOneStepCell& cell_;
   const AllConfig& config_;
   const MonitorConfig& monitor_;
-  int64_t total_;
+  RunLength length_;
   std::vector<Parameter> parameters_;
   std::set<std::string> all_;
   std::set<std::string> token_tables_;
@@ -64,9 +65,7 @@ class StepMonitor final : public StepObserver {
 };
 
 /// "Epoch:[  1/  2], step:[    1/ 6500] local_norm/x: 0.1234", the value as value_format says.
-std::string monitor_log_line(const StepRecord& record,
-                             int64_t total_epochs,
-                             int64_t total_steps,
+std::string monitor_log_line(const StaticLogPlace& place,
                              const std::string& tag,
                              double value,
                              const std::string& format);

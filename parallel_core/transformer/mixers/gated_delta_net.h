@@ -22,6 +22,8 @@ class GatedDeltaNet final : public TokenMixer {
  public:
   /// `layer_number` counts from 1. ValueError if the ranks do not divide the key heads.
   GatedDeltaNet(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
+  GatedDeltaNet(const AllConfig& config, int64_t layer_number)
+      : GatedDeltaNet(config.model_config, layer_number, is_sequence_first(config)) {}
 
   std::string type_name() const override { return "GatedDeltaNet"; }
   std::string extra_repr() const override;

@@ -15,6 +15,8 @@ class GatedShortConv final : public TokenMixer {
  public:
   /// `layer_number` counts from 1. ValueError if the ranks do not divide hidden_size.
   GatedShortConv(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
+  GatedShortConv(const AllConfig& config, int64_t layer_number)
+      : GatedShortConv(config.model_config, layer_number, is_sequence_first(config)) {}
 
   std::string type_name() const override { return "GatedShortConv"; }
   using TokenMixer::forward;

@@ -22,6 +22,8 @@ class Mamba2 final : public TokenMixer {
   /// `layer_number` counts from 1. ValueError if the ranks do not divide the heads, or the groups
   /// unless that is one.
   Mamba2(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
+  Mamba2(const AllConfig& config, int64_t layer_number)
+      : Mamba2(config.model_config, layer_number, is_sequence_first(config)) {}
 
   std::string type_name() const override { return "Mamba2"; }
   std::string extra_repr() const override;

@@ -32,6 +32,8 @@ class Experts final : public nn::Module, public nn::Callable<Experts> {
   /// `layer_number` counts from 1. ValueError, naming the key, if ep does not divide the experts or
   /// etp their channels.
   Experts(const TransformerConfig& config, int64_t layer_number);
+  Experts(const AllConfig& config, int64_t layer_number)
+      : Experts(config.model_config, layer_number) {}
 
   std::string type_name() const override { return "Experts"; }
   std::string extra_repr() const override;

@@ -32,6 +32,8 @@ class MoELayer final : public MlpBlock {
   /// `layer_number` counts from 1. ValueError, naming the key, for a configuration that cannot be
   /// built.
   MoELayer(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
+  MoELayer(const AllConfig& config, int64_t layer_number)
+      : MoELayer(config.model_config, layer_number, is_sequence_first(config)) {}
 
   std::string type_name() const override { return "MoELayer"; }
   using MlpBlock::forward;

@@ -66,6 +66,8 @@ class TopKRouter final : public nn::Module, public nn::Callable<TopKRouter> {
   /// `layer_number` counts from 1. ValueError, naming the key, for a configuration that cannot be
   /// routed.
   TopKRouter(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
+  TopKRouter(const AllConfig& config, int64_t layer_number)
+      : TopKRouter(config.model_config, layer_number, is_sequence_first(config)) {}
 
   std::string type_name() const override { return "TopKRouter"; }
   std::string extra_repr() const override;

@@ -9,6 +9,7 @@
 #include "autograd/tensor/error.h"
 #include "diagnosis/accuracy/checklist_data.h"
 #include "diagnosis/accuracy/checklist_items.h"
+#include "diagnosis/accuracy/template_text.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/step_dataset.h"
 #include "tests/says.h"
@@ -389,6 +390,64 @@ TEST(Checklist, ReadsNamesOfTheNewerStaticModels) {
   EXPECT_EQ(side.values.at("embedding_dtype"), Value(std::string("bfloat16")));
   EXPECT_FALSE(side.values.contains("model_config.position_embedding_type"));
   EXPECT_FALSE(side.learning_rate);
+}
+
+TEST(Checklist, ReadsRoutersAndSharedExpertsOfStaticConfigurations) {
+  const std::string moe =
+      "moe_config:\n  expert_num: 4\n  num_experts_chosen: 2\n  routing_policy: TopkRouterV1\n"
+      "  use_fused_ops_topkrouter: False\n  shared_expert_num: 2\n";
+  const ChecklistSide side =
+      read_static_yaml(kStaticRun + moe + "  moe_intermediate_size: 48\n", "static.yaml");
+  const std::string shared = "moe_config.moe_shared_expert_intermediate_size";
+  EXPECT_EQ(side.values.at(shared), Value(int64_t{96}));
+  const ChecklistSide ours =
+      side_with({"moe_config.num_experts=4", "moe_config.moe_router_topk=2",
+                 "moe_config.moe_ffn_hidden_size=48", "moe_config.shared_expert_num=2"});
+  const VerdictReport report = run_checklist(ours, side);
+  EXPECT_EQ(status_of(report, shared), "same");
+  EXPECT_EQ(status_of(report, "routing_policy"), "differs");
+  EXPECT_EQ(row_of(report, "routing_policy")["other"], "TopkRouterV1");
+  EXPECT_EQ(status_of(report, "use_fused_ops_topkrouter"), "rounding");
+  // As wide as dense layers, where nothing else is said; none at all.
+  EXPECT_EQ(read_static_yaml(kStaticRun + moe, "static.yaml").values.at(shared),
+            Value(int64_t{2 * 192}));
+  std::string none = kStaticRun + moe;
+  none.replace(none.find("shared_expert_num: 2"), 20, "shared_expert_num: 0");
+  EXPECT_EQ(read_static_yaml(none, "static.yaml").values.at(shared), Value(std::string("none")));
+  none.replace(none.find("shared_expert_num: 0"), 20, "shared_expert_num: -1");
+  EXPECT_THAT(refusal([&] { read_static_yaml(none, "static.yaml"); }),
+              Says("shared_expert_num: ... -1; ... from ... 0"));
+}
+
+TEST(Checklist, TemplatesAndVersions) {
+  const data::TempDir dir;
+  const std::string hf = R"({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
+      "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 260,
+      "transformers_version": "4.51.3"})";
+  dir.write("model/config.json", hf);
+  dir.write("model/tokenizer_config.json", R"({"chat_template": "{{ messages[0] }}"})");
+  dir.write("same.jinja", "{{ messages[0] }}");
+  dir.write("other.jinja", "{{ messages[1] }}");
+  const auto report_with = [&](const std::string& file) {
+    const AllConfig config =
+        init_configs_from_text(kRun, "ours.yaml",
+                               {.overrides = {"dataset_config.chat_template=" + dir.file(file),
+                                              "dataset_config.sft_data_path=examples.jsonl"}});
+    return run_checklist(side_of(config, "ours.yaml", {.program = "Tapestry 1"}),
+                         read_other_side(dir.file("model"), {}));
+  };
+  const VerdictReport same = report_with("same.jinja");
+  EXPECT_EQ(status_of(same, "chat_template"), "same");
+  EXPECT_EQ(row_of(same, "program_version")["ours"], "Tapestry 1");
+  EXPECT_EQ(row_of(same, "program_version")["other"], "transformers 4.51.3");
+  EXPECT_EQ(status_of(same, "program_version"), "rounding");
+  EXPECT_EQ(status_of(report_with("other.jinja"), "chat_template"), "differs");
+  // A static configuration has it below its tokenizer.
+  EXPECT_EQ(read_static_yaml(std::string(kStaticRun) +
+                                 "processor:\n  tokenizer:\n    chat_template: 'a {{ b }}'\n",
+                             "static.yaml")
+                .values.at("chat_template"),
+            Value(template_mark("a {{ b }}")));
 }
 
 TEST(Checklist, RefusesWrongStaticConfigurations) {

@@ -9,3 +9,6 @@ runs 'pretrain_gpt --config_path run.yaml'
 says 'embedding_local_norm: '
 says 'device_local_norm: '
 leaves output/health_ckpts.json
+prepare rm -rf output
+runs 'pretrain_gpt --config_path run.yaml --set monitor_config.max_logits_interval=10'
+says 'max_attention_logit/layers.0.attention/max: '

@@ -3,7 +3,7 @@ page docs/parallel.md
 small pretrain_gpt "$tiny" --set dataset_config.tokenizer_type=byte --set training_config.training_iters=3
 prepare cp examples/gpt/pretrain_gpt_tiny.yaml my.yaml
 
-runs 'examples/gpt/pretrain_gpt.sh pretrain_gpt_tiny.yaml'
+runs 'RANKS=2 examples/gpt/pretrain_gpt.sh pretrain_gpt_tiny.yaml'
 says 'dp 2 |'
 leaves output/log/rank_1/info.log output/checkpoint/step_00000003
 prepare rm -r output

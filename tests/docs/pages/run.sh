@@ -17,6 +17,9 @@ runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set train
 leaves output/metrics.jsonl output/config.yaml output/log/rank_0/info.log \
   output/checkpoint/step_00000002/{model.safetensors,config.json,generation_config.json,config.yaml,tokenizer.model,tokenizer_config.json}
 
+runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --overwrite --gradient_accumulation_steps 4 --lr 2e-3'
+leaves output/old/run_1/metrics.jsonl
+
 runs 'pretrain_gpt --plot output'
 says 'loss per token'
 prepare mkdir runs

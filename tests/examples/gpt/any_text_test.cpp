@@ -259,6 +259,19 @@ TEST_F(AnyTextTest, EpochsAloneMayLimitARun) {
   EXPECT_THAT(out_, HasSubstr("{ Epoch:[  1/  2], step:[    1/   63], "));
   EXPECT_THAT(out_, HasSubstr("{ Epoch:[  2/  2], step:[   63/   63], "));
   EXPECT_THAT(out_, HasSubstr("  100.0% |"));
+  // Also those of a run that is stopped in its second epoch and goes on, or that training_iters
+  // ends there.
+  const std::string line =
+      " --set dataset_config.split=1 --set training_config.log_style=static"
+      " --set training_config.log_interval=1 --set training_config.";
+  ASSERT_EQ(train("--config_path run.yaml" + line + "training_iters=70"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("{ Epoch:[  2/  2], step:[    7/"));
+  EXPECT_THAT(out_, HasSubstr("  100.0% |"));
+  ASSERT_EQ(pretrain("--resume output --set training_config.training_iters=0"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("{ Epoch:[  2/  2], step:[    8/   63], "));
+  EXPECT_THAT(out_, Not(HasSubstr("step:[    7/")));
+  EXPECT_THAT(out_, HasSubstr("{ Epoch:[  2/  2], step:[   63/   63], "));
+  EXPECT_THAT(out_, HasSubstr("  100.0% |"));
 }
 
 TEST_F(AnyTextTest, TheTokenizerBelongsToTheData) {

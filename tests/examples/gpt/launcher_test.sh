@@ -5,7 +5,8 @@ export PRETRAIN_GPT="$1"
 launcher="$2"
 scratch="$(mktemp -d)"
 cd "$scratch" || exit 1
-export TAPESTRY_TEST_MARK="$scratch" BIND=none THREADS_PER_RANK=1
+export TAPESTRY_TEST_MARK="$scratch" BIND=none THREADS_PER_RANK=1 RANKS=2
+unset ASCEND_RT_VISIBLE_DEVICES HOSTFILE
 failures=0
 
 fail() {
@@ -71,6 +72,29 @@ HOSTFILE=nohosts "$launcher" $preset >bad.txt 2>&1 && fail "a missing host file 
 grep -qF "pretrain_gpt_tiny.yaml" default.txt ||
   in_log default.txt "dp 2 | pp 1 | tp 1 | sp False | vpp None" ||
   fail "the default configuration neither fits nor names the tiny preset"
+grep -qF "there is no pretrain_gpt.yaml in this folder" default.txt ||
+  fail "the default configuration is taken without a word"
+
+# Without RANKS as many as devices are listed, as slots are, else one; the configuration lies here.
+mkdir usual
+printf '%s\n' 'host1 slots=2' '# none' 'host2' >usual/hosts
+cp "$(dirname "$launcher")/$preset" usual/pretrain_gpt.yaml
+dry() { # FILE VARIABLE=VALUE...
+  local file="$1"
+  shift
+  (cd usual && unset RANKS && env "$@" "$launcher" "${small[@]}" --dry_run) >"$file" 2>&1
+}
+dry one.txt || fail "one rank"
+in_log one.txt "dp 1 | pp 1 | tp 1" || fail "there is not one rank without RANKS"
+grep -qF "there is no pretrain_gpt.yaml" one.txt && fail "the configuration of the folder is not seen"
+dry two.txt ASCEND_RT_VISIBLE_DEVICES=4,5 || fail "ranks of devices"
+in_log two.txt "dp 2 | pp 1 | tp 1" || fail "there is not a rank for each device"
+dry one.txt ASCEND_RT_VISIBLE_DEVICES=0,1,2 RANKS=1 || fail "RANKS beside devices"
+in_log one.txt "dp 1 | pp 1 | tp 1" || fail "RANKS does not go before devices"
+dry bad.txt ASCEND_RT_VISIBLE_DEVICES=all && fail "a list of no devices is accepted"
+grep -qF "ASCEND_RT_VISIBLE_DEVICES is 'all', expected numbers" bad.txt || fail "the list is not named"
+sed -n '/^slots_of() {/,/^}/p' "$launcher" >slots.sh
+(. ./slots.sh && [[ "$(slots_of usual/hosts)" == 3 ]]) || fail "slots of a host file"
 
 # All ranks find the same fault: it is said once, by nobody else, and the exit code is its own.
 printf 'training_config:\n  sede: 1\nmodel_config:\n' >wrong.yaml

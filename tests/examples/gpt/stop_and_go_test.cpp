@@ -150,7 +150,12 @@ TEST_F(StopAndGo, EveryOptimizerGoesOnExactly) {
       {"Adafactor", ""},
       {"Adafactor", key("momentum", "0.9")},
       {"Muon", ""},
-      {"Muon", key("momentum", "0")}};
+      {"Muon", key("momentum", "0")},
+      {"Muon", key("ns_coefficients", "[[[3.4,-4.7,2.0],3],[[2.0,-1.5,0.5],1]]") +
+                   key("adamw_include", "[output_layer]") + key("weight_decay", "0.1") +
+                   key("weight_decay_exclude", "[linear_fc1]") +
+                   key("lr_decay_style", "warm_restarts") + key("lr_restart_iters", "3") +
+                   key("lr_restart_mult", "2")}};
   const std::string four = set_training("training_iters", "4");
   const std::string ckpt = set_training("ckpt_format", "ckpt");
   int number = 0;

@@ -173,8 +173,25 @@ const std::vector<Case> kCases = {
      {"model_config.vocab_size=9000000000"}},
     {"ZeroLearningRate",
      base(),
-     {"learning_rate: must be > 0"},
+     {"learning_rate: must be > 0, got 0; `pretrain_gpt --lr_zero N`"},
      {"optimizer_config.learning_rate=0"}},
+    // On the command line a default is a wish too, against what the file says.
+    {"ClippingSwitchedOffBesideTheOtherKey",
+     training("  grad_clip_kwargs: {grad_clip_type: ClipGlobalNorm, clip_value: 1.0}\n"),
+     {"--set optimizer_config.clip_grad=0", "grad_clip_kwargs=null clips nothing"},
+     {"optimizer_config.clip_grad=0"}},
+    {"NoWarmupBesideTheOtherSchedule",
+     optimizer("  learning_rate_scheduler_kwargs: {decay_steps: 10, warmup_steps: 5}\n"),
+     {"--set optimizer_config.lr_warmup_iters=0", "belongs to another schedule"},
+     {"optimizer_config.lr_warmup_iters=0"}},
+    {"UsualNumberOfCheckpointsBesideAnInterval",
+     training("  keep_checkpoint_per_n_minutes: 10\n"),
+     {"keep_checkpoint_per_n_minutes", "given beside keep_checkpoint_max"},
+     {"training_config.keep_checkpoint_max=5"}},
+    {"UsualSplitBesideDataOfEachPart",
+     data("  train_data_path: a\n"),
+     {"dataset_config.split", "data of its own"},
+     {"dataset_config.split='969,30,1'"}},
     {"DropoutRange", model("  hidden_dropout: 1.5\n"), {"f.yaml:12:19", "in [0, 1], got 1.5"}},
     {"Activation",
      model("  hidden_act: gellu\n"),
@@ -449,6 +466,53 @@ const std::vector<Case> kCases = {
     {"StepsOfLion",
      optimizer("  optimizer_type: Lion\n  ns_steps: 3\n"),
      {"ns_steps", "no effect ... optimizer_type Lion"}},
+    {"CoefficientsOfAdamW",
+     optimizer("  ns_coefficients: [3.0, -4.0, 2.0]\n"),
+     {"f.yaml:14:20", "ns_coefficients", "no effect ... optimizer_type AdamW"}},
+    {"AdamwIncludeOfLion",
+     optimizer("  optimizer_type: Lion\n  adamw_include: [\"*embed*\"]\n"),
+     {"adamw_include", "no effect ... optimizer_type Lion"}},
+    {"TwoCoefficients",
+     optimizer("  optimizer_type: Muon\n  ns_coefficients: [3.0, -4.0]\n"),
+     {"f.yaml:15:20", "three numbers a, b, c, or rows", "[3.0, -4.0]"}},
+    {"CoefficientsWithoutCount",
+     optimizer("  optimizer_type: Muon\n  ns_coefficients: [[3.0, -4.0, 2.0], [2.0, -1.5, 0.5]]\n"),
+     {"ns_coefficients", "rows [[a, b, c], iterations]"}},
+    {"HalfAnIteration",
+     optimizer("  optimizer_type: Muon\n  ns_coefficients: [[[3.0, -4.0, 2.0], 0.5]]\n"),
+     {"ns_coefficients", "whole numbers of iterations"}},
+    {"MixedCoefficients",
+     optimizer("  optimizer_type: Muon\n  ns_coefficients: [[3.0, -4.0, 2.0], 5]\n"),
+     {"ns_coefficients", "expected lists of numbers", "5"}},
+    {"CoefficientInWords",
+     optimizer("  optimizer_type: Muon\n  ns_coefficients: [[[a, -4.0, 2.0], 5]]\n"),
+     {"ns_coefficients", "expected a number", "'a'"}},
+    {"EmptyRule",
+     optimizer("  weight_decay: 0.1\n  weight_decay_exclude: [\"\"]\n"),
+     {"f.yaml:15:25", "would match every parameter"}},
+    {"CyclesOfALine",
+     optimizer("  lr_decay_style: linear\n  lr_num_cycles: 2\n"),
+     {"f.yaml:15:18", "lr_num_cycles", "no effect with lr_decay_style linear",
+      "cosine, cosine_restarts, cooldown"}},
+    {"PowerOfACosine",
+     optimizer("  lr_decay_style: cosine\n  lr_decay_power: 2\n"),
+     {"lr_decay_power", "belongs to polynomial"}},
+    {"KeepWithoutCooldown", optimizer("  lr_keep_iters: 2\n"), {"lr_keep_iters", "constant"}},
+    {"KeepTooLong",
+     optimizer("  lr_decay_style: cooldown\n  lr_warmup_iters: 5\n  lr_keep_iters: 15\n"),
+     {"lr_keep_iters", "is 15", "nothing is left of the decay of 20"}},
+    {"RestartsWithoutLength",
+     optimizer("  lr_decay_style: warm_restarts\n"),
+     {"lr_restart_iters", "is required by lr_decay_style warm_restarts"}},
+    {"RestartsShrink",
+     optimizer("  lr_decay_style: warm_restarts\n  lr_restart_iters: 5\n  lr_restart_mult: 0\n"),
+     {"lr_restart_mult", ">= 1"}},
+    {"NoCycles",
+     optimizer("  lr_decay_style: cosine\n  lr_num_cycles: 0\n"),
+     {"lr_num_cycles", "> 0"}},
+    {"PowerBesideTheOtherFamily",
+     optimizer("  learning_rate_scheduler_kwargs: {decay_steps: 9}\n  lr_decay_power: 2\n"),
+     {"lr_decay_power", "another schedule than learning_rate_scheduler_kwargs"}},
     {"AdafactorWithoutRate",
      optimizer("  optimizer_type: Adafactor\n  decay_rate: null\n"),
      {"decay_rate", "is needed with ... optimizer_type"}},
@@ -554,6 +618,33 @@ TEST(ConfigErrors, AreCollected) {
   } catch (const ConfigError& error) {
     EXPECT_EQ(error.findings().size(), 3U) << error.what();
   }
+}
+
+TEST(ConfigErrors, WarmupOfTheCommandLineGoesBeforeAFractionOfTheFile) {
+  const std::string text = optimizer("  lr_warmup_fraction: 0.1\n");
+  const auto fraction = [&](const std::vector<std::string>& overrides) {
+    return init_configs_from_text(text, "f.yaml", {.overrides = overrides})
+        .optimizer_config.lr_warmup_fraction;
+  };
+  EXPECT_EQ(fraction({}), 0.1);
+  EXPECT_EQ(fraction({"optimizer_config.lr_warmup_iters=0"}), std::nullopt);
+  EXPECT_EQ(fraction({"optimizer_config.lr_warmup_iters=3"}), std::nullopt);
+  EXPECT_EQ(
+      fraction({"optimizer_config.lr_warmup_iters=3", "optimizer_config.lr_warmup_fraction=0.2"}),
+      0.2);
+}
+
+// A resolved configuration has the keys at their defaults, and loads.
+TEST(ConfigErrors, DefaultsOfAFileAreNoWishes) {
+  const auto loads = [](const std::string& text) {
+    EXPECT_NO_THROW(init_configs_from_text(text, "f.yaml")) << text;
+  };
+  loads(training("  grad_clip_kwargs: {grad_clip_type: ClipGlobalNorm, clip_value: 1.0}\n") +
+        "\nx-none: {}\n");
+  loads(
+      optimizer("  learning_rate_scheduler_kwargs: {decay_steps: 10}\n  lr_warmup_iters: 0\n"
+                "  min_lr: 0.0\n"));
+  loads(training("  keep_checkpoint_per_n_minutes: 10\n  keep_checkpoint_max: 5\n"));
 }
 
 TEST(ConfigErrors, OneMistakeGivesOneMessage) {

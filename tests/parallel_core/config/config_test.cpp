@@ -134,6 +134,39 @@ TEST(Config, DefaultsOfAnOptimizer) {
   EXPECT_FALSE(given.nesterov);
 }
 
+TEST(Config, CoefficientsOfMuon) {
+  const auto table = [](const std::string& text) {
+    const AllConfig config =
+        with({"optimizer_config.optimizer_type=Muon", "optimizer_config.ns_coefficients=" + text});
+    const auto found = *config.optimizer_config.ns_coefficients;
+    EXPECT_EQ(*load(resolved_yaml(config)).optimizer_config.ns_coefficients, found) << text;
+    return found;
+  };
+  const FloatTable triple = {{3.5, -4, 2}};
+  const FloatTable one = {{3.5, -4, 2, 6}};
+  const FloatTable two = {{3.5, -4, 2, 8}, {2, -1.5, 0.5, 2}};
+  EXPECT_EQ(table("[3.5, -4, 2]"), triple);
+  EXPECT_EQ(table("[[3.5, -4, 2]]"), triple);
+  EXPECT_EQ(table("[[[3.5, -4, 2], 6]]"), one);
+  EXPECT_EQ(table("[[3.5, -4, 2, 6]]"), one);
+  EXPECT_EQ(table("[3.5, -4, 2, 6]"), one);
+  EXPECT_EQ(table("[[[3.5, -4, 2], 8], [[2, -1.5, 0.5], 2]]"), two);
+}
+
+TEST(Config, NamesOfParameters) {
+  const AllConfig config =
+      with({"optimizer_config.weight_decay=0.1", "optimizer_config.weight_decay_include=linear_qkv",
+            "optimizer_config.weight_decay_exclude=['*embed*', norm]"});
+  EXPECT_THAT(*config.optimizer_config.weight_decay_include, ElementsAre("linear_qkv"));
+  EXPECT_THAT(*config.optimizer_config.weight_decay_exclude, ElementsAre("*embed*", "norm"));
+  // No list and an empty one are different things.
+  EXPECT_FALSE(with({}).optimizer_config.weight_decay_include);
+  EXPECT_THAT(
+      *with({"optimizer_config.weight_decay=0.1", "optimizer_config.weight_decay_include=[]"})
+           .optimizer_config.weight_decay_include,
+      IsEmpty());
+}
+
 TEST(Config, BiasesFollowAddBiasLinearUnlessGiven) {
   const auto config =
       with({"model_config.add_bias_linear=False", "model_config.qkv_has_bias=True"});
@@ -517,6 +550,13 @@ TEST(Config, ResolvedYamlHasNothingWithoutEffect) {
       {{"optimizer_config.optimizer_type=Came"}, 0},
       {{"optimizer_config.optimizer_type=Adafactor"}, 0},
       {{"optimizer_config.optimizer_type=Muon"}, 0},
+      {{"optimizer_config.optimizer_type=Muon", "optimizer_config.ns_steps=4",
+        "optimizer_config.ns_coefficients=[[[3.0, -4.0, 2.0], 5]]"},
+       1},
+      {{"optimizer_config.lr_warmup_fraction=0.0", "optimizer_config.lr_warmup_iters=5"}, 1},
+      {{"optimizer_config.weight_decay_include=[wq]", "optimizer_config.weight_decay_exclude=[wo]"},
+       2},
+      {{"optimizer_config.weight_decay_exclude=[wo]", "optimizer_config.weight_decay=0.1"}, 0},
       {{"dataset_config.step_data_dir=steps"}, 0},
       {{"dataset_config.sft_data_path=a.jsonl", "dataset_config.tokenizer_type=byte"}, 0},
       {{"model_config.group_query_attention=False", "model_config.num_query_groups=1"}, 1},
@@ -568,6 +608,23 @@ TEST(Config, PresetsLoad) {
   EXPECT_EQ(config.model_config.num_query_groups, 8);
   EXPECT_EQ(config.training_config.loss_scale, 4096.0);
   EXPECT_EQ(config.optimizer_config.learning_rate_scheduler_kwargs->end_learning_rate, 1.25e-7);
+}
+
+// Those of the tutorial, in each size.
+TEST(Config, PresetsHaveTheGuidesValues) {
+  for (const std::string name : {"7B", "13B", "70B"}) {
+    const auto config = init_configs_from_yaml("examples/gpt/pretrain_gpt_" + name + ".yaml");
+    EXPECT_EQ(config.optimizer_config.weight_decay, 0.1) << name;
+    EXPECT_EQ(config.dataset_config.shuffle, false) << name;
+    EXPECT_TRUE(config.training_config.use_distributed_optimizer) << name;
+    EXPECT_EQ(config.dataset_config.batch_size, 1) << name;
+    EXPECT_EQ(config.dataset_config.micro_batch_num, 2) << name;
+    EXPECT_EQ(config.optimizer_config.betas, (std::vector<double>{0.9, 0.95})) << name;
+    EXPECT_EQ(config.optimizer_config.learning_rate, 1.25e-6) << name;
+    EXPECT_EQ(config.optimizer_config.learning_rate_scheduler_kwargs->warmup_steps, 200) << name;
+    EXPECT_EQ(config.model_config.params_dtype, kFloat32) << name;
+    EXPECT_EQ(config.model_config.compute_dtype, kBFloat16) << name;
+  }
 }
 
 TEST(Config, ReadsAFile) {

@@ -315,8 +315,56 @@ TEST(FromArgs, GlobalBatch) {
   EXPECT_EQ(micro({"--global-batch-size", "12", "--data-parallel-size", "3"}), 2);
   EXPECT_THAT(args_error({"--global-batch-size", "13"}),
               Says("--global-batch-size 13: ... no multiple of ... micro-batch-size 2"));
-  EXPECT_THAT(args_error({"--data-parallel-size", "2"}), HasSubstr("has no effect without"));
+  // The run is held to the ranks that were counted with.
+  const auto ranks = [](const std::vector<std::string>& more) {
+    return init_configs_from_args(joined(kWords, more)).parallel_config.data_parallel_size;
+  };
+  EXPECT_EQ(ranks({}), std::nullopt);
+  EXPECT_EQ(ranks({"--global-batch-size", "12"}), 1);
+  EXPECT_EQ(ranks({"--global-batch-size", "12", "--data-parallel-size", "3"}), 3);
+  EXPECT_EQ(ranks({"--data-parallel-size", "2"}), 2);
   EXPECT_THAT(args_error({"--global-batch-size", "x"}), HasSubstr("expected an integer > 0"));
+}
+
+// As pretrain_gpt hands them on.
+TEST(FromArgs, AmongTheOverridesOfAFile) {
+  const data::TempDir dir;
+  dir.write("run.yaml", kYaml);
+  const auto load = [&](const std::vector<std::string>& overrides) {
+    return init_configs_from_yaml(dir.file("run.yaml"), {.overrides = overrides});
+  };
+  const AllConfig config =
+      load({"training_config.seed=9", "--gradient_accumulation_steps 4", "--lr=1e-2", "--seed 9",
+            "--model_config.num_layers=3", "--untie_embeddings_and_output_weights"});
+  const AllConfig plain = load({});
+  EXPECT_EQ(config.training_config.seed, 9);
+  EXPECT_EQ(config.dataset_config.micro_batch_num, 4 * plain.dataset_config.micro_batch_num);
+  EXPECT_EQ(config.optimizer_config.learning_rate, 1e-2);
+  EXPECT_EQ(config.model_config.num_layers, 3);
+  EXPECT_TRUE(config.model_config.untie_embeddings_and_output_weights);
+  EXPECT_EQ(config.origins.at("optimizer_config.learning_rate").text, "--lr=1e-2");
+  const auto error = [&](const std::vector<std::string>& overrides) {
+    return message_of<ConfigError>([&] { load(overrides); });
+  };
+  EXPECT_THAT(error({"--global-batch-size 8"}), HasSubstr("needs --micro-batch-size too"));
+  EXPECT_EQ(load({"--global-batch-size 8", "--micro-batch-size 2"}).dataset_config.micro_batch_num,
+            4);
+}
+
+TEST(FromArgs, FlagsAndSettingsOfOneCommandLineAgree) {
+  const auto error = [](const std::vector<std::string>& overrides) {
+    return message_of<ConfigError>([&] { config::check_flags_agree(overrides); });
+  };
+  EXPECT_THAT(error({"training_config.seed=9", "--seed 8"}),
+              HasSubstr("--seed 8: training_config.seed: is given by --set training_config.seed=9 "
+                        "too, with another value; leave one of them out"));
+  EXPECT_THAT(
+      error({"--gradient_accumulation_steps=2", "runner_config.gradient_accumulation_steps=3"}),
+      HasSubstr("training_config.gradient_accumulation_steps: is given by --set"));
+  EXPECT_THAT(error({"--moe_config.num_experts 2", "moe_config.expert_num=4"}),
+              HasSubstr("moe_config.num_experts"));
+  EXPECT_NO_THROW(config::check_flags_agree(
+      {"training_config.seed=7", "training_config.seed=8", "--seed 8", "--lr 1"}));
 }
 
 TEST(FromArgs, Errors) {

@@ -206,6 +206,9 @@ TEST(Schema, EveryRowHasAMemberOfItsOwn) {
         case Type::kLayerTable:
           changed = Value{Value::List{Value{int64_t{5}}}};
           break;
+        case Type::kFloatTable:
+          changed = Value{Value::List{Value{0.5}, Value{2.0}}};
+          break;
         case Type::kRecompute:
           changed = Value{Value::List{Value{true}}};
           break;

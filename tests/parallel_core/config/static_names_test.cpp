@@ -60,6 +60,47 @@ TEST(StaticNames, OfLayouts) {
               HasSubstr("with different values"));
 }
 
+TEST(StaticNames, OfModelParallelLayouts) {
+  const AllConfig config = load_static(
+      "parallel_config:\n  data_parallel: 2\n  model_parallel: 2\n  pipeline_stage: 2\n"
+      "  context_parallel: 1\n  use_seq_parallel: True\n  micro_batch_num: 2\n"
+      "  pp_interleave_num: 1\n  offset: [0, 0]\n");
+  EXPECT_EQ(config.parallel_config.tensor_model_parallel_size, 2);
+  EXPECT_EQ(config.parallel_config.pipeline_model_parallel_size, 2);
+  EXPECT_EQ(config.parallel_config.context_parallel_size, 1);
+  EXPECT_EQ(config.parallel_config.data_parallel_size, 2);
+  EXPECT_TRUE(config.parallel_config.sequence_parallel);
+  EXPECT_EQ(config.dataset_config.micro_batch_num, 2);
+  EXPECT_TRUE(config.parallel_config.offset.has_value());
+  EXPECT_FALSE(load_static("parallel_config:\n  model_parallel: 2\n  use_seq_parallel: False\n")
+                   .parallel_config.sequence_parallel);
+  EXPECT_THAT(complaints("parallel_config:\n  model_parallel: 2\n"
+                         "  tensor_model_parallel_size: 4\n"),
+              HasSubstr("with different values"));
+  EXPECT_THAT(complaints("parallel_config:\n  pp_interleave_num: 2\n"
+                         "  virtual_pipeline_model_parallel_size: 4\n  pipeline_stage: 2\n"),
+              HasSubstr("with different values"));
+}
+
+// The guide has both spellings of the list.
+TEST(StaticNames, OfTheDropRate) {
+  for (const char* list : {"callback", "callbacks"}) {
+    for (const char* depth : {"0", "1"}) {
+      const std::string text = std::string(
+                                   "moe_config: {expert_num: 4, num_experts_chosen: 2, "
+                                   "capacity_factor: 1.5}\n") +
+                               list +
+                               ":\n  - type: MoEDropRateCallback\n    expert_num: 4\n"
+                               "    capacity_factor: 1.5\n    num_layers: 2\n"
+                               "    mtp_depth: " +
+                               depth + "\n";
+      const AllConfig config = load_static(text);
+      EXPECT_TRUE(config.moe_config.callback_moe_droprate) << text;
+      EXPECT_EQ(config.model_config.mtp_num_layers, 0) << text;
+    }
+  }
+}
+
 TEST(StaticNames, OfSectionsAndOfCallbacks) {
   const AllConfig config = load_static(
       "runner_config:\n  epochs: 2\n  batch_size: 4\n  sink_mode: True\n"
@@ -84,6 +125,15 @@ TEST(StaticNames, OfSectionsAndOfCallbacks) {
                                    HasSubstr("eagerly"))),
                     Contains(HasSubstr("CheckpointMonitor.prefix has no effect")),
                     Not(Contains(HasSubstr("runner_wrapper.type")))));
+}
+
+// Of its two intervals, 0 says that the other one counts.
+TEST(StaticNames, OfIntervalsThatAreOff) {
+  const AllConfig config = load_static(
+      "callbacks:\n  - type: CheckpointMonitor\n    save_checkpoint_steps: 0\n"
+      "    save_checkpoint_seconds: 60\n");
+  EXPECT_EQ(config.training_config.save_interval, std::nullopt);
+  EXPECT_EQ(config.training_config.save_interval_seconds, 60.0);
 }
 
 TEST(StaticNames, OfAccumulationAndClipping) {

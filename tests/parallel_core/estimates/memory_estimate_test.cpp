@@ -20,11 +20,12 @@ AllConfig preset(const std::string& name, std::vector<std::string> overrides = {
                                 {.overrides = std::move(overrides)});
 }
 
-// The 7B preset with every number kept in float32.
+// The 7B preset with every number kept in float32, and nothing shared out.
 AllConfig plain_7b() {
   const std::string o = "optimizer_config.";
   return preset("7B", {o + "store_param_remainders=False", o + "exp_avg_dtype=float32",
-                       o + "exp_avg_sq_dtype=float32", o + "main_grads_dtype=float32"});
+                       o + "exp_avg_sq_dtype=float32", o + "main_grads_dtype=float32",
+                       "training_config.use_distributed_optimizer=False"});
 }
 
 TEST(ParameterCount, KnownModels) {

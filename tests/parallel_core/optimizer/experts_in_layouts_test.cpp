@@ -191,6 +191,12 @@ INSTANTIATE_TEST_SUITE_P(
         // Products in bfloat16, where they are fast, make far more of rounding.
         ExpertCase{"muon",
                    {"optimizer_config.optimizer_type=Muon", "optimizer_config.ns_dtype=float32"}},
+        // Routers, too; their ranks are not those of the experts.
+        ExpertCase{"muon_by_names",
+                   {"optimizer_config.optimizer_type=Muon", "optimizer_config.ns_dtype=float32",
+                    "optimizer_config.adamw_include=['*word_embeddings*', '*output_layer*']",
+                    "optimizer_config.weight_decay=0.1",
+                    "optimizer_config.weight_decay_exclude=['*experts.weight2', router]"}},
         ExpertCase{"remainders",
                    {"training_config.bf16=True", "optimizer_config.learning_rate=1e-3",
                     "optimizer_config.store_param_remainders=True"},

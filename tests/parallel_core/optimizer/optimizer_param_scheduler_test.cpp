@@ -1,6 +1,8 @@
 #include "parallel_core/optimizer/optimizer_param_scheduler.h"
 
 #include <cmath>
+#include <functional>
+#include <limits>
 
 #include "tests/nn/nn_test_util.h"
 
@@ -94,6 +96,151 @@ TEST(OptimizerParamScheduler, StaysThenDecaysInWsd) {
                                                             : 2 * std::pow(0.5, 0.25) - 1;
     EXPECT_NEAR(at(s, 7), 1 + 3 * quarter, kBound) << style;
   }
+}
+
+// The formulas of MindFormers' schedules at t = updates done, in double precision.
+struct MindFormersRate {
+  double lr = 4;
+  double end = 1;
+  double init = 0.5;
+  int64_t w = 3;
+  int64_t total = 30;
+
+  double warm(int64_t t) const {
+    return init + (lr - init) * static_cast<double>(t) / static_cast<double>(w);
+  }
+  double p(int64_t t) const { return static_cast<double>(t - w) / static_cast<double>(total - w); }
+  double between(double percent) const { return end + (lr - end) * std::max(0.0, percent); }
+};
+
+OptimizerParamSchedulerOptions options_of(const MindFormersRate& m, const std::string& style) {
+  return {.learning_rate = m.lr,
+          .min_lr = m.end,
+          .lr_warmup_init = m.init,
+          .lr_decay_style = style,
+          .global_batch_size = 6,
+          .training_iters = m.total + 20,
+          .lr_warmup_iters = m.w,
+          .lr_decay_iters = m.total};
+}
+
+// A few roundings of numbers of the largest rate's size.
+constexpr double kFormulaBound = 4 * 8 * std::numeric_limits<double>::epsilon();
+
+template <class Formula>
+void expect_formula(const OptimizerParamSchedulerOptions& options,
+                    const MindFormersRate& m,
+                    const Formula& formula) {
+  SCOPED_TRACE(options.lr_decay_style);
+  const OptimizerParamScheduler schedule(options);
+  // The same, counted in samples.
+  OptimizerParamSchedulerOptions samples = options;
+  samples.training_iters = 0;
+  samples.train_samples = options.training_iters * 6;
+  samples.lr_warmup_samples = m.w * 6;
+  samples.lr_decay_samples = m.total * 6;
+  const OptimizerParamScheduler by_samples(samples);
+  for (int64_t t = 0; t < m.total + 15; ++t) {
+    const double expected = t < m.w ? m.warm(t) : formula(t);
+    EXPECT_NEAR(at(schedule, t), expected, kFormulaBound) << t;
+    EXPECT_EQ(at(by_samples, t), at(schedule, t)) << t;
+  }
+}
+
+TEST(OptimizerParamScheduler, TheFormulasOfMindFormers) {
+  const MindFormersRate m;
+  const auto end_from = [&](int64_t t, double percent) {
+    return t >= m.total ? m.end : m.between(percent);
+  };
+  for (const double cycles : {0.5, 1.5, 2.0}) {
+    OptimizerParamSchedulerOptions o = options_of(m, "cosine");
+    if (cycles != 0.5) {
+      o.lr_num_cycles = cycles;
+    }
+    expect_formula(o, m, [&](int64_t t) {
+      return end_from(t, (1 + std::cos(2 * M_PI * cycles * m.p(t))) / 2);
+    });
+  }
+  for (const double cycles : {1.0, 3.0, 2.5}) {
+    OptimizerParamSchedulerOptions o = options_of(m, "cosine_restarts");
+    if (cycles != 1) {
+      o.lr_num_cycles = cycles;
+    }
+    expect_formula(o, m, [&](int64_t t) {
+      return end_from(t, (1 + std::cos(M_PI * std::fmod(cycles * m.p(t), 1.0))) / 2);
+    });
+  }
+  for (const double power : {1.0, 2.0, 0.5}) {
+    OptimizerParamSchedulerOptions o = options_of(m, "polynomial");
+    o.lr_decay_power = power;
+    expect_formula(o, m, [&](int64_t t) { return end_from(t, std::pow(1 - m.p(t), power)); });
+  }
+  expect_formula(options_of(m, "cosine_annealing"), m,
+                 [&](int64_t t) { return m.between((1 + std::cos(M_PI * m.p(t))) / 2); });
+  expect_formula(options_of(m, "linear"), m, [&](int64_t t) { return end_from(t, 1 - m.p(t)); });
+}
+
+TEST(OptimizerParamScheduler, CoolsDownInParts) {
+  const MindFormersRate m;
+  OptimizerParamSchedulerOptions o = options_of(m, "cooldown");
+  o.lr_keep_iters = 7;
+  o.lr_final_iters = 4;
+  o.final_lr = 0.25;
+  const int64_t begin = m.w + 7;
+  const auto rate = [&](double cycles, double last) {
+    return [&m, begin, cycles, last](int64_t t) {
+      const double p = static_cast<double>(t - begin) / static_cast<double>(m.total - begin);
+      return t < begin         ? m.lr
+             : t < m.total     ? m.between((1 + std::cos(2 * M_PI * cycles * p)) / 2)
+             : t < m.total + 4 ? m.end
+                               : last;
+    };
+  };
+  expect_formula(o, m, rate(0.5, 0.25));
+  o.lr_num_cycles = 1.5;
+  expect_formula(o, m, rate(1.5, 0.25));
+  o.final_lr.reset();  // unset is not 0
+  expect_formula(o, m, rate(1.5, m.end));
+  o.final_lr = 0;
+  expect_formula(o, m, rate(1.5, 0));
+}
+
+TEST(OptimizerParamScheduler, RestartsWarm) {
+  const MindFormersRate m;
+  OptimizerParamSchedulerOptions o = options_of(m, "warm_restarts");
+  o.lr_restart_iters = 5;
+  expect_formula(o, m, [&](int64_t t) {
+    return m.between((1 + std::cos(M_PI * static_cast<double>((t - m.w) % 5) / 5)) / 2);
+  });
+  o.lr_restart_mult = 2;  // cycles begin at 0, 5, 15 and 35
+  expect_formula(o, m, [&](int64_t t) {
+    const int64_t after = t - m.w;
+    const int64_t begin = after >= 35 ? 35 : after >= 15 ? 15 : after >= 5 ? 5 : 0;
+    const auto length = static_cast<double>(5 + begin);
+    return m.between((1 + std::cos(M_PI * static_cast<double>(after - begin) / length)) / 2);
+  });
+}
+
+TEST(OptimizerParamScheduler, WrongNumbersOfAStyle) {
+  const MindFormersRate m;
+  const auto refused = [&](const char* style, const char* words,
+                           const std::function<void(OptimizerParamSchedulerOptions&)>& change) {
+    OptimizerParamSchedulerOptions o = options_of(m, style);
+    change(o);
+    expect_throws<ValueError>([&] { OptimizerParamScheduler{o}; }, {words});
+  };
+  refused("cosine", "lr_num_cycles must be above 0", [](auto& o) { o.lr_num_cycles = 0; });
+  refused("polynomial", "lr_decay_power must be above 0", [](auto& o) { o.lr_decay_power = 0; });
+  refused("cooldown", "lr_keep_iters", [](auto& o) { o.lr_keep_iters = -1; });
+  refused("cooldown", "lr_keep_iters (162 samples)", [](auto& o) { o.lr_keep_iters = 27; });
+  refused("cooldown", "lr_final_iters", [](auto& o) { o.lr_final_iters = -1; });
+  refused("cooldown", "final_lr", [](auto& o) { o.final_lr = -1; });
+  refused("warm_restarts", "lr_restart_iters must be above 0", [](auto& /*o*/) {});
+  refused("warm_restarts", "lr_restart_mult", [](auto& o) {
+    o.lr_restart_iters = 2;
+    o.lr_restart_mult = 0;
+  });
+  refused("cosine_restart", "choose one of constant", [](auto& /*o*/) {});
 }
 
 TEST(OptimizerParamScheduler, CountsInSamplesOrByAFraction) {

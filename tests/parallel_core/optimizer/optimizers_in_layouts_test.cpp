@@ -82,6 +82,20 @@ Overrides optimizer(const std::string& type, const Overrides& more = {}) {
 // With rotation no bias has a gradient of nothing but rounding.
 Overrides gpt() { return {"model_config.position_embedding_type=rope"}; }
 
+// Queries, keys and values of latent vectors.
+Overrides latent() {
+  return {"model_config.position_embedding_type=rope",
+          "model_config.normalization=RMSNorm",
+          "model_config.hidden_act=swiglu",
+          "model_config.add_bias_linear=False",
+          testing::kUntied,
+          "model_config.multi_latent_attention=True",
+          "model_config.kv_lora_rank=12",
+          "model_config.qk_head_dim=6",
+          "model_config.qk_pos_emb_head_dim=4",
+          "model_config.v_head_dim=8"};
+}
+
 class InLayouts : public ::testing::TestWithParam<Overrides> {
  protected:
   template <class Check>
@@ -130,7 +144,25 @@ INSTANTIATE_TEST_SUITE_P(
                          {"optimizer_config.ns_dtype=float32", "model_config.qkv_has_bias=False"})),
         testing::llama(optimizer("Muon",
                                  {"optimizer_config.ns_dtype=float32", testing::kUntied,
-                                  "optimizer_config.adamw_learning_rate=0.003"}))));
+                                  "optimizer_config.adamw_learning_rate=0.003"})),
+        // Matrices of several ones, by turns of rows, that ranks divide by heads.
+        joined(latent(), optimizer("Muon", {"optimizer_config.ns_dtype=float32"})),
+        joined({latent(),
+                {"model_config.q_lora_rank=16"},
+                optimizer("Muon",
+                          {"optimizer_config.ns_dtype=float32",
+                           "optimizer_config.ns_coefficients=[[[3.4445, -4.775, 2.0315], 3], "
+                           "[[2.0, -1.5, 0.5], 1]]",
+                           "optimizer_config.adamw_include=['*output_layer*']",
+                           "optimizer_config.weight_decay_include=['*layernorm*']",
+                           "optimizer_config.weight_decay_exclude=[linear_qb, '*fc2*', "
+                           "word_embeddings]"})}),
+        // Scores of these weights are far above the threshold.
+        testing::llama(optimizer("Muon",
+                                 {"optimizer_config.ns_dtype=float32", testing::kUntied,
+                                  "model_config.init_method_std=0.3",
+                                  "optimizer_config.qk_clip_enabled=True",
+                                  "optimizer_config.qk_clip_threshold=0.5"}))));
 
 using LionInLayouts = InLayouts;
 

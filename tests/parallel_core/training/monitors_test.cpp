@@ -8,9 +8,11 @@
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/config/show/render.h"
 #include "parallel_core/training/step/norm_spikes.h"
 #include "parallel_core/training/step/trainer_state.h"
 #include "parallel_core/training/watch/checkpoint_health.h"
+#include "parallel_core/training/watch/max_logits_log.h"
 #include "parallel_core/training/watch/norm_watch.h"
 #include "parallel_core/training/watch/static_log.h"
 #include "parallel_core/training/watch/step_monitor.h"
@@ -127,11 +129,96 @@ TEST(NormText, IsThatOfAnArrayOfOneFloat) {
 }
 
 TEST(MonitorLogLine, IsThatOfTheGuide) {
-  EXPECT_EQ(monitor_log_line({.step = 1}, 2, 6500, "local_norm/x", 0.12345, "fixed"),
+  const RunLength two{.total = 13000, .epoch_ends = {6500, 13000}};
+  EXPECT_EQ(monitor_log_line(place_of_step(1, two), "local_norm/x", 0.12345, "fixed"),
             "Epoch:[  1/  2], step:[    1/ 6500] local_norm/x: 0.1235");
-  EXPECT_EQ(monitor_log_line({.step = 7, .epoch = 1}, 0, 0, "weight_norm", 1e-5, "scientific"),
-            "Epoch:[  2/  2], step:[    7/    7] weight_norm: 1.000000e-05");
+  EXPECT_EQ(monitor_log_line(place_of_step(6507, two), "weight_norm", 1e-5, "scientific"),
+            "Epoch:[  2/  2], step:[    7/ 6500] weight_norm: 1.000000e-05");
   EXPECT_EQ(embedding_norm_line(251.79117), "embedding_local_norm: 251.79117");
+}
+
+TEST(MaxLogitsLog, HasALineOfValuesAndOneOfMeanAndMax) {
+  const HeadMaxima maxima = {{0, {1.23456F, -0.5F, 123.456F}},
+                             {10, {-static_cast<float>(kInfinity), 1e6F}}};
+  EXPECT_THAT(
+      max_logit_lines(maxima, 7, 20),
+      ElementsAre("step:[    7/   20] max_attention_logit/layers.0.attention: [1.235, -0.5, 123.5]",
+                  "step:[    7/   20] max_attention_logit/layers.0.attention/mean: 41.4",
+                  "step:[    7/   20] max_attention_logit/layers.0.attention/max: 123.5",
+                  "step:[    7/   20] max_attention_logit/layers.10.attention: [-inf, 1e+06]",
+                  "step:[    7/   20] max_attention_logit/layers.10.attention/mean: -inf",
+                  "step:[    7/   20] max_attention_logit/layers.10.attention/max: 1e+06"));
+  EXPECT_THAT(max_logit_lines({{2, {1}}}, 7, 0).front(), StartsWith("step:[    7/    7] "));
+  StepRecord record;
+  record.max_logits = maxima;
+  const auto line = metrics_line(record, {});
+  EXPECT_THAT(line, HasSubstr(R"("max_attention_logits":{"layers.0.attention":[1.23456)"));
+  EXPECT_THAT(line, HasSubstr(R"("layers.10.attention":["-inf",1000000.0]})"));
+  EXPECT_THAT(metrics_line({}, {}), ::testing::Not(HasSubstr("max_attention_logits")));
+}
+
+TEST(MaxLogitsLog, SpeaksInTheStepsOfItsInterval) {
+  Trainer trainer({"monitor_config.max_logits_interval=3"});
+  MaxLogitsLog log(trainer.config, 20);
+  for (int64_t step = 1; step <= 6; ++step) {
+    FinishedStep finished{.record = {.step = step}};
+    finished.result = trainer.cell({make_batch(trainer.config, 2, 2 * step)});
+    log.after(finished);
+    const bool due = step % 3 == 0;
+    EXPECT_EQ(finished.result.max_logits.size(), due ? 2U : 0U);
+    EXPECT_EQ(finished.record.max_logits, finished.result.max_logits);
+    EXPECT_EQ(finished.lines.size(), due ? 6U : 0U);
+    EXPECT_EQ(finished.record.scalars.size(), due ? 4U : 0U);
+    if (due) {
+      const std::vector<float>& heads = finished.record.max_logits.at(1);
+      ASSERT_EQ(heads.size(), 4U);
+      EXPECT_EQ(finished.record.scalars.at("max_attention_logit/layers.1.attention/max"),
+                *std::max_element(heads.begin(), heads.end()));
+    }
+  }
+}
+
+// Beside a factor a threshold that is not given is none, also where a run goes on with its resolved
+// configuration, which has every key.
+TEST(NormSpikes, OptionsAreThoseOfTheResolvedConfigurationToo) {
+  const auto options = [](const std::string& monitor) {
+    const AllConfig config = init_configs_from_text(
+        "training_config: {training_iters: 5}\n"
+        "model_config: {vocab_size: 32, num_layers: 1, num_attention_heads: 2, hidden_size: 16, "
+        "ffn_hidden_size: 32, seq_length: 8}\n"
+        "monitor_config: {monitor_on: True, use_skip_data_by_global_norm: True" +
+            monitor + "}\n",
+        "f.yaml");
+    const AllConfig again = init_configs_from_text(resolved_yaml(config), "config.yaml");
+    const NormSpikes::Options first = norm_spike_options(config);
+    EXPECT_EQ(norm_spike_options(again).threshold, first.threshold) << monitor;
+    EXPECT_EQ(norm_spike_options(again).factor, first.factor) << monitor;
+    return first.threshold;
+  };
+  EXPECT_EQ(options(""), 3.0);
+  EXPECT_EQ(options(", global_norm_spike_factor: 2"), kInfinity);
+  EXPECT_EQ(options(", global_norm_spike_factor: 2, global_norm_spike_threshold: 3.0"), 3.0);
+}
+
+TEST(StaticLog, CountsStepsOfEpochs) {
+  const auto place = [](int64_t step, int64_t total, const std::vector<int64_t>& ends) {
+    const StaticLogPlace at = place_of_step(step, {.total = total, .epoch_ends = ends});
+    return concat(at.epoch, "/", at.epochs, " ", at.step, "/", at.steps_per_epoch, " ", at.done,
+                  "/", at.total);
+  };
+  EXPECT_EQ(place(1, 38, {19, 38}), "1/2 1/19 1/38");
+  EXPECT_EQ(place(19, 38, {19, 38}), "1/2 19/19 19/38");
+  EXPECT_EQ(place(20, 38, {19, 38}), "2/2 1/19 20/38");
+  EXPECT_EQ(place(38, 38, {19, 38}), "2/2 19/19 38/38");
+  // Four epochs of 18.25 batches.
+  EXPECT_EQ(place(57, 73, {19, 37, 55, 73}), "4/4 2/18 57/73");
+  EXPECT_EQ(place(73, 73, {19, 37, 55, 73}), "4/4 18/18 73/73");
+  // Of five epochs that training_iters ends in the second.
+  EXPECT_EQ(place(19, 30, {19, 38}), "1/2 19/19 19/30");
+  EXPECT_EQ(place(30, 30, {19, 38}), "2/2 11/19 30/30");
+  // Without epochs; and of a length that nobody knows.
+  EXPECT_EQ(place(7, 10, {}), "1/1 7/10 7/10");
+  EXPECT_EQ(place(7, 0, {}), "1/1 7/7 7/7");
 }
 
 TEST(StaticLog, IsThatOfTheGuide) {
@@ -139,6 +226,8 @@ TEST(StaticLog, IsThatOfTheGuide) {
                        .epochs = 2,
                        .step = 1,
                        .steps_per_epoch = 6500,
+                       .done = 1,
+                       .total = 13000,
                        .samples_per_second = 1 / 166.7565,
                        .teraflops = 2.849};
   const StepRecord record{.step = 1, .step_time_ms = 166756.5};
@@ -156,6 +245,7 @@ TEST(StaticLog, IsThatOfTheGuide) {
             "25 days, 2:07:41 }");
   place.epoch = 2;
   place.step = 650;
+  place.done = 7150;
   place.teraflops.reset();
   place.seconds_left = 107452;
   result.loss = 11.9051;

@@ -95,6 +95,28 @@ TEST(ReferenceState, GradientsComeFromFilesToo) {
   EXPECT_TRUE(testing::same_bits(npy.of_step(3)->at("final_norm.weight"), dump::numbered({2, 2})));
 }
 
+TEST(ReferenceState, FlatFilesAreTheGradientsOfTheFirstStep) {
+  const std::string folder = dump::fresh_folder();
+  save_npy(folder + "/grad_0.npy", dump::numbered({3}));
+  save_npy(folder + "/grad_1.npy", dump::numbered({2, 2}));
+  dump::write_text(folder + "/notes.txt", "of another program");
+  const ReferenceGradients flat(folder, map_of(folder, "'0': a\n'1': b\n"));
+  EXPECT_THAT(flat.steps(), ElementsAre(1));
+  EXPECT_EQ(flat.of_step(1)->size(), 2);
+  EXPECT_TRUE(testing::same_bits(flat.of_step(1)->at("a"), dump::numbered({3})));
+  EXPECT_TRUE(testing::same_bits(flat.of_step(1)->at("b"), dump::numbered({2, 2})));
+  EXPECT_FALSE(flat.of_step(2).has_value());
+  EXPECT_THAT(message_of<ValueError>([&] {
+                ReferenceGradients(folder, map_of(folder, "'0': a\n'1': a\n")).of_step(1);
+              }),
+              HasSubstr("is that of another file too"));
+  // Beside folders of steps they would be of no step that anybody could name.
+  std::filesystem::create_directories(folder + "/step_3");
+  save_npy(folder + "/step_3/grad_0.npy", dump::numbered({3}));
+  const ReferenceGradients both(folder, {});
+  EXPECT_THAT(both.steps(), ElementsAre(3));
+}
+
 TEST(ReferenceState, FoldersWithoutWhatIsAskedForAreRefused) {
   const std::string folder = dump::fresh_folder();
   EXPECT_THAT(message_of<ValueError>([&] { ReferenceGradients(folder, {}); }),
