@@ -18,6 +18,9 @@ FaultSearch::FaultSearch(const ConfigLoader& load_,
       load(load_),
       training(options_.training),
       config(load_({})) {
+  check<ValueError>(!config.training_config.rampup_batch_size,
+                    "training_config.rampup_batch_size: steps are compared that all have the "
+                    "global batch; leave the key out while looking for a fault");
   // A layout's data-parallel ranks are known by the sequences of the reference's steps alone.
   const int64_t theirs_in_step =
       reference.config() ? global_batch_size(*reference.config(), 1) : reference.rows_of_step();

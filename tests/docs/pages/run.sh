@@ -88,7 +88,7 @@ prepare pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set tra
 prepare mkdir models
 prepare cp -r hf/checkpoint/step_00000002 models/llama
 prepare rm models/llama/config.yaml
-prepare with_block 1 examples/gpt/pretrain_gpt_tiny.yaml hf.yaml
+prepare with_block 2 examples/gpt/pretrain_gpt_tiny.yaml hf.yaml
 small pretrain_gpt "--set training_config.training_iters=2 --set dataset_config.batch_size=2"
 runs 'pretrain_gpt --config_path hf.yaml --dry_run'
 says 'weights: models/llama, '

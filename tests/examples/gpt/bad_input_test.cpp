@@ -421,11 +421,6 @@ const std::vector<Case> kStepData = {
        write_steps(d, 3);
        fs::remove_all(d.file("steps/step_2"));
      }},
-    {"TooFewSteps",
-     kSteps,
-     {},
-     {"steps", "holds 2 steps", "3"},
-     [](const TempDir& d) { write_steps(d, 2); }},
     {"NoRanks",
      kSteps,
      {},

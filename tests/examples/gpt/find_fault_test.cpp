@@ -118,6 +118,8 @@ TEST_F(FindFaultProgram, RefusesWhatCannotBeCompared) {
   refused("", "nowhere", "nowhere: expected a replay case");
   refused("--fault_steps 0", kCase, "--fault_steps 0: ... least one step");
   refused("--expand tp=3", kCase, "3");
+  refused("--set training_config.rampup_batch_size=[2,2,8]", kCase,
+          "rampup_batch_size: steps are compared that all have the global batch");
   refused("--json fault.txt", kCase, "--json");
 }
 

@@ -62,6 +62,7 @@ void expect_equal(const DataState& a, const DataState& b) {
   EXPECT_EQ(a.position, b.position);
   EXPECT_EQ(a.seq_length, b.seq_length);
   EXPECT_EQ(a.recorded, b.recorded);
+  EXPECT_EQ(a.own, b.own);
   EXPECT_EQ(a.examples, b.examples);
   EXPECT_EQ(a.datasets, b.datasets);
   EXPECT_EQ(a.split, b.split);
@@ -71,8 +72,19 @@ void expect_equal(const DataState& a, const DataState& b) {
   EXPECT_EQ(a.plan, b.plan);
 }
 
+// Of data that the program has made itself.
+DataState own_state(const std::string& fingerprint) {
+  DataState state = recorded_state();
+  state.recorded.reset();
+  state.own = OwnDataState{.fingerprint = fingerprint};
+  return state;
+}
+
 TEST(DataState, ComesBackFromItsText) {
-  for (const DataState& state : {some_state(), recorded_state(), state_of_examples()}) {
+  DataState rows = recorded_state();
+  rows.recorded->as_samples = true;
+  for (const DataState& state : {some_state(), recorded_state(), rows, state_of_examples(),
+                                 own_state("a \"b\""), own_state("")}) {
     const DataState read = parse_data_state(data_state_json(state), "there");
     expect_equal(read, state);
     EXPECT_EQ(read.source, "there");
@@ -122,6 +134,8 @@ TEST(DataState, ADamagedTextIsRefusedByItsMember) {
        "train: is not known"},
       {R"({"recorded_steps": {"directory": "d", "steps": 0, "crc64": "0123456789abcdef"}})",
        "recorded_steps.steps: is 0"},
+      {R"({"own": {"fingerprint": 3}})", "own.fingerprint: is 3, expected a text"},
+      {R"({"own": {"fingerprint": "a", "more": 3}})", "own.more: is not known"},
   };
   for (const Case& c : cases) {
     Json json = Json::parse(data_state_json(some_state()));
@@ -253,6 +267,16 @@ TEST(DataDifferences, RecordedStepsMayGrow) {
   now.recorded->crc64 = "1111111111111111";
   EXPECT_THAT(data_differences(now, then),
               ElementsAre(AllOf(HasSubstr("1111111111111111"), HasSubstr("0123456789abcdef"))));
+  now = then;
+  now.recorded->as_samples = true;
+  EXPECT_THAT(data_differences(now, then),
+              ElementsAre(HasSubstr("step_data_as_samples is True; it was False")));
+  EXPECT_THAT(data_differences(own_state("a"), then),
+              ElementsAre(AllOf(HasSubstr("the program's own, 'a'"), HasSubstr("steps"))));
+  EXPECT_THAT(data_differences(own_state("a"), own_state("b")),
+              ElementsAre(HasSubstr("is a; it was b")));
+  EXPECT_THAT(data_differences(own_state("a"), own_state("a")), IsEmpty());
+  EXPECT_THAT(data_differences(own_state(""), own_state("b")), IsEmpty());
   EXPECT_THAT(
       data_differences(some_state(), then),
       ElementsAre(AllOf(HasSubstr("data sets: 0.3 data/a"), HasSubstr("step_data_dir steps"))));
