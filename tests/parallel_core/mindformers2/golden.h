@@ -18,7 +18,9 @@ std::vector<int64_t> named_integers(const std::string& name, int64_t count, int6
 /// The tensor of this name in make_golden.py, float32; exact.
 Tensor named_weight(const std::string& name, const Shape& shape, double factor = 1);
 
-/// max|found - expected| / max|expected|.
+/// max|found - expected|; infinite if something is not a number.
+double largest_error(const Tensor& found, const std::vector<double>& expected);
+/// That in units of max|expected|.
 double relative_error(const Tensor& found, const std::vector<double>& expected);
 
 }  // namespace tapestry::testing

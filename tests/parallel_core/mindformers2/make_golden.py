@@ -34,10 +34,13 @@ def integers(name, count, bound):
 
 
 def weight(name, shape):
-    """Multiples of 1/256 up to half; gains lie around 1, selection biases are a fifth as large."""
+    """Multiples of 1/256 up to half; gains lie around 1, embeddings are four times as large, and
+    selection biases a quarter."""
     values = (integers(name, math.prod(shape), 257) - 128) / 256
     if name.endswith("norm.weight"):
         values = 1 + values / 2
+    if name.startswith("tok_embeddings"):
+        values = values * 4
     if name.endswith("expert_bias"):
         values = np.round(values * 256 / 4) / 256
     return values.reshape(shape).astype(complex)
