@@ -77,6 +77,9 @@ RotaryFrequencies rotary_frequencies(const RotaryConfig& config,
     divide_as_llama3(config, out.of_pairs);
   } else if (type == "yarn") {
     divide_as_yarn(config, rotary_dim, out.of_pairs);
+    for (double& frequency : out.of_pairs) {
+      frequency *= rotary_angle_factor(config);
+    }
   } else if (type == "longrope") {
     const auto& divisors =
         length > config.original_max_position_embeddings ? config.long_factor : config.short_factor;

@@ -25,7 +25,9 @@ struct RotaryFrequencies {
 /// the pairs that make beta_fast and beta_slow turns, c(b) = d ln(O / 2 pi b) / (2 ln base): lo =
 /// max(c(beta_fast), 0), hi = min(c(beta_slow), d - 1), rounded to whole pairs if `truncate`. The
 /// factor is attention_factor, else m(mscale) / m(mscale_all_dim), else m(1), with m(a) = 0.1 a
-/// ln F + 1. Source: Peng et al. 2023, arXiv:2309.00071, with the conventions of transformers.
+/// ln F + 1. With mscale_on_angles the quotient multiplies the frequencies instead, and the factor
+/// is 1, as MindFormers 2.0 computes it. Source: Peng et al. 2023, arXiv:2309.00071, with the
+/// conventions of transformers.
 ///
 /// longrope: f_j / e_j, where e is long_factor in texts of more than O tokens, else short_factor.
 /// The factor is attention_factor, else sqrt(1 + ln F / ln O), 1 for F = 1. Source: Ding et al.

@@ -10,4 +10,8 @@ namespace tapestry {
 /// sqrt(1 + ln F / ln O), 1 for F = 1. Others: 1. Sources: rotary_frequencies.h.
 double rotary_factor(const RotaryConfig& config);
 
+/// Factor of the angles: m(mscale) / m(mscale_all_dim) of yarn with mscale_on_angles, whose
+/// rotary_factor() is then 1; else 1.
+double rotary_angle_factor(const RotaryConfig& config);
+
 }  // namespace tapestry

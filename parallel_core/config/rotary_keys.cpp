@@ -16,6 +16,7 @@ std::vector<std::string_view> rope_types_with(std::string_view key) {
       {"truncate", {"yarn"}},
       {"mscale", {"yarn"}},
       {"mscale_all_dim", {"yarn"}},
+      {"mscale_on_angles", {"yarn"}},
       {"attention_factor", {"yarn", "longrope"}},
       {"short_factor", {"longrope"}},
       {"long_factor", {"longrope"}},

@@ -242,6 +242,21 @@ std::vector<std::pair<std::string, Value>> patterns_for(
   return out;
 }
 
+// What exclude_cells take away of the linear modules: their paths, by the longer plan without them.
+std::vector<std::string> excluded_paths(TransformerConfig config, const WantedModules& wanted) {
+  if (config.lora.exclude_cells.empty()) {
+    return {};
+  }
+  config.lora.exclude_cells.clear();
+  std::vector<std::string> out;
+  for (const auto& [path, of] : wanted_modules(plan_adapter(config))) {
+    if (!wanted.contains(path)) {
+      out.push_back(path);
+    }
+  }
+  return out;
+}
+
 LoraConfig explicit_targets(LoraConfig lora, const WantedModules& wanted) {
   LoraTargets targets;
   for (const auto& [path, of] : wanted) {
@@ -425,13 +440,29 @@ PeftConfig peft_config_of(const TransformerConfig& config,
                   .use_dora = lora.use_dora,
                   .trains_biases = trains_biases,
                   .fan_in_fan_out = transposed};
+  const std::vector<std::string> taken_away = excluded_paths(config, wanted);
   for (const bool parameters : {false, true}) {
     std::vector<std::string> paths;
     std::vector<std::string> others;
+    std::vector<std::string> excluded;
     for (const KnownModule& module : known) {
-      if (module.parameter == parameters) {
-        (wanted.contains(module.path) ? paths : others).push_back(module.path);
+      if (module.parameter != parameters) {
+        continue;
       }
+      // PEFT excludes modules, not parameters.
+      const bool away = !parameters && std::find(taken_away.begin(), taken_away.end(),
+                                                 module.path) != taken_away.end();
+      (wanted.contains(module.path) || away ? paths : others).push_back(module.path);
+      if (away) {
+        excluded.push_back(module.path);
+      }
+    }
+    if (!excluded.empty()) {
+      std::vector<std::string> kept;
+      for (const auto& [path, of] : wanted) {
+        kept.push_back(path);
+      }
+      peft.excluded.names = shortest_names(excluded, kept);
     }
     (parameters ? peft.parameters : peft.targets.names) = shortest_names(paths, others);
   }

@@ -15,6 +15,7 @@ namespace tapestry {
 namespace {
 
 constexpr const char* kTargets = "lora_config.target_cells";
+constexpr const char* kExcluded = "lora_config.exclude_cells";
 constexpr const char* kSaved = "lora_config.modules_to_save";
 constexpr const char* kBias = "lora_config.bias";
 constexpr std::string_view kBiasEnding = ".bias";
@@ -41,6 +42,9 @@ std::vector<bool> meant(const ModelCell& cell, const NamePattern& pattern) {
 class Targets {
  public:
   explicit Targets(const LoraConfig& lora) : lora_(lora) {
+    for (const std::string& pattern : lora.exclude_cells) {
+      excluded_.push_back({NamePattern(pattern, kExcluded)});
+    }
     if (!lora.target_cells) {
       return;
     }
@@ -60,6 +64,7 @@ class Targets {
   };
   const std::vector<Use>& patterns() const { return patterns_; }
   const std::vector<Use>& cells() const { return cells_; }
+  const std::vector<Use>& excluded() const { return excluded_; }
 
   // Appends the adapted modules of a cell.
   void add_modules(const ModelCell& cell, std::vector<AdaptedModule>& out) {
@@ -69,6 +74,13 @@ class Targets {
       for (size_t i = 0; i < fits.size(); ++i) {
         wanted[i] = wanted[i] || fits[i];
         use.used = use.used || fits[i];
+      }
+    }
+    for (Use& use : excluded_) {
+      const std::vector<bool> fits = meant(cell, use.pattern);
+      for (size_t i = 0; i < fits.size(); ++i) {
+        use.used = use.used || (fits[i] && wanted[i]);
+        wanted[i] = wanted[i] && !fits[i];
       }
     }
     std::vector<const LoraCell*> own(cell.modules.size(), nullptr);
@@ -118,6 +130,7 @@ class Targets {
  private:
   const LoraConfig& lora_;
   std::vector<Use> patterns_;
+  std::vector<Use> excluded_;
   std::vector<Use> cells_;
 };
 
@@ -264,6 +277,16 @@ AdapterPlan plan_adapter(const TransformerConfig& config) {
       plan.warnings.push_back(concat(kTargets, ": '", use.pattern.text(), "' matches nothing"));
     }
   }
+  for (const Targets::Use& use : targets.excluded()) {
+    if (!use.used) {
+      plan.warnings.push_back(concat(kExcluded, ": '", use.pattern.text(),
+                                     "' excludes nothing that would get an adapter"));
+    }
+  }
+  const bool excludes = std::any_of(targets.excluded().begin(), targets.excluded().end(),
+                                    [](const Targets::Use& use) { return use.used; });
+  check<ValueError>(!plan.modules.empty() || !excludes, kExcluded,
+                    ": excludes every module that gets an adapter; leave some");
   check<ValueError>(!plan.modules.empty(), kTargets,
                     ": no module matches; an expression must match a whole name, such as ",
                     some_names(config), ": '.*q_proj' means all layers' queries");

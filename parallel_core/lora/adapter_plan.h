@@ -60,14 +60,17 @@ struct AdapterPlan {
 /// (GPT-OSS) get adapters if a pattern names it ("layers.0.moe.experts.w_down",
 /// ".*experts.down_proj"). Without target_cells all matrices of attention and MLP have adapters.
 ///
+/// Of what target_cells mean, exclude_cells take away what they match in the same way.
+///
 /// An entry of modules_to_save matches like this too, or the end of a name after a dot, as in PEFT:
 /// "lm_head", "embed_tokens". Parameters that are fused in memory can only be named together. With
 /// bias: lora_only the biases of all adapted modules are trained whole too.
 ///
-/// ValueError if target_cells match nothing, an entry with a cell of its own matches no adapted
-/// module, a text is no regular expression, something of modules_to_save matches nothing, is
-/// adapted too, or is part of a parameter, stacked experts are to have dropout or DoRA (PEFT has
-/// neither for them), or bias: lora_only means a part of a fused bias or none.
+/// ValueError if target_cells match nothing, exclude_cells leave none of it, an entry with a cell
+/// of its own matches no adapted module, a text is no regular expression, something of
+/// modules_to_save matches nothing, is adapted too, or is part of a parameter, stacked experts are
+/// to have dropout or DoRA (PEFT has neither for them), or bias: lora_only means a part of a fused
+/// bias or none.
 AdapterPlan plan_adapter(const AllConfig& config);
 AdapterPlan plan_adapter(const TransformerConfig& config);
 

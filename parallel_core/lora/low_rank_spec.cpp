@@ -78,7 +78,14 @@ void place_all(LowRankSpec& spec, int64_t input_size) {
 
 }  // namespace
 
-InitMethod start_of_lora_a() { return {InitMethod::Kind::kHeUniform, 1 / std::sqrt(6.0)}; }
+InitMethod start_of_lora_a(const LoraConfig& lora) {
+  return lora.lora_a_std ? InitMethod::normal(*lora.lora_a_std)
+                         : InitMethod{InitMethod::Kind::kHeUniform, 1 / std::sqrt(6.0)};
+}
+
+InitMethod start_of_lora_b(const LoraConfig& lora) {
+  return lora.lora_b_std > 0 ? InitMethod::normal(lora.lora_b_std) : InitMethod::constant(0);
+}
 
 ParallelLinearSpec with_adapters(ParallelLinearSpec spec,
                                  const TransformerConfig& config,
@@ -97,8 +104,8 @@ ParallelLinearSpec with_adapters(ParallelLinearSpec spec,
     const Shape a_shape = {adapted.rank, adapted.in_features};
     module.a = by_columns && spec.layout.size > 1
                    ? sliced(lora_a_name(adapted), a_shape, 1, spec.layout.rank * spec.input_size,
-                            spec.input_size, start_of_lora_a())
-                   : whole(lora_a_name(adapted), a_shape, start_of_lora_a());
+                            spec.input_size, start_of_lora_a(config.lora))
+                   : whole(lora_a_name(adapted), a_shape, start_of_lora_a(config.lora));
     for (const std::string& name : adapted.weights) {
       const auto weight =
           std::find_if(spec.weight.begin(), spec.weight.end(),
@@ -109,6 +116,7 @@ ParallelLinearSpec with_adapters(ParallelLinearSpec spec,
       output.rows = rows_of(weight->logical);
       output.weight = weight->logical;
       output.b = beside_rows(lora_b_name(name), weight->logical, adapted.rank);
+      output.b.init = start_of_lora_b(config.lora);
       if (config.lora.use_dora) {
         output.magnitude = beside_rows(lora_magnitude_name(name), weight->logical, 0);
         output.magnitude.init = InitMethod::constant(1);

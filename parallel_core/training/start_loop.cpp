@@ -183,6 +183,9 @@ void add_observers(StartingRun& run) {
   if (run.options.rehearsed_steps) {
     observers.push_back(&run.last_step.emplace(*run.options.rehearsed_steps));
   }
+  if (run.expert_counts) {
+    observers.push_back(&*run.expert_counts);
+  }
   if (!run.board) {
     return;
   }
@@ -233,6 +236,11 @@ void begin_files(StartingRun& run) {
     run.metrics.emplace(
         run.output() + "/metrics.jsonl",
         run.goes_on_in_place ? std::optional(run.cell->position().seen) : std::nullopt);
+    if (run.config.monitor_config.save_tokens_per_expert_interval) {
+      run.expert_counts.emplace(run.config, run.goes_on_in_place
+                                                ? std::optional(run.cell->position().seen)
+                                                : std::nullopt);
+    }
   }
   run.board = make_board(run);
 }

@@ -16,6 +16,7 @@
 #include "parallel_core/training/files/output_folder.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/step/run_part.h"
+#include "parallel_core/training/watch/expert_counts_file.h"
 #include "parallel_core/training/watch/last_step.h"
 #include "parallel_core/training/watch/tensorboard_log.h"
 
@@ -61,6 +62,7 @@ struct StartingRun {
   HfSource beside_weights;    ///< on the first rank
   std::string resolved_yaml;  ///< content of config.yaml
   std::optional<MetricsWriter> metrics;
+  std::optional<ExpertCountsFile> expert_counts;
   std::unique_ptr<TensorBoardLog> board;
   TrainOptions loop;
   std::vector<std::unique_ptr<StepObserver>> further_observers;

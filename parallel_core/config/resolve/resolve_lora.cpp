@@ -2,6 +2,7 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/lora_keys.h"
 #include "parallel_core/config/resolve/resolve.h"
+#include "parallel_core/config/yaml/value.h"
 
 namespace tapestry::config {
 
@@ -25,6 +26,19 @@ void part_tied_head(Resolution& r) {
   }
 }
 
+void check_start(Resolution& r) {
+  constexpr const char* kB = "lora_config.lora_b_std";
+  const LoraConfig& lora = r.config().lora_config;
+  if (lora.adapter) {
+    for (const char* key : {"lora_config.lora_a_std", kB}) {
+      r.idle(key, "with lora_config.adapter, which has the start values");
+    }
+  } else if (lora.use_dora && lora.lora_b_std > 0 && r.sound({kB, "lora_config.use_dora"})) {
+    r.error(kB, concat("is ", number_text(lora.lora_b_std),
+                       " beside use_dora, whose lengths start as those of the base alone; use 0"));
+  }
+}
+
 }  // namespace
 
 void resolve_lora(Resolution& r) {
@@ -36,8 +50,9 @@ void resolve_lora(Resolution& r) {
     return;
   }
   if (!config.lora_config.use_lora) {
-    for (const char* key : {"lora_rank", "lora_alpha", "lora_dropout", "target_cells", "use_rslora",
-                            "use_dora", "bias", "modules_to_save", "adapter", "base_dtype"}) {
+    for (const char* key : {"lora_rank", "lora_alpha", "lora_dropout", "target_cells",
+                            "exclude_cells", "lora_a_std", "lora_b_std", "use_rslora", "use_dora",
+                            "bias", "modules_to_save", "adapter", "base_dtype"}) {
       r.idle(concat("lora_config.", key), "without use_lora");
     }
     return;
@@ -50,6 +65,7 @@ void resolve_lora(Resolution& r) {
       }
     }
   }
+  check_start(r);
   part_tied_head(r);
   config.model_config.lora = config.lora_config;
 }

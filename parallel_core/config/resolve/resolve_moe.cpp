@@ -153,8 +153,8 @@ void check_gates(Resolution& r) {
   }
   if (!has_softmax(moe) && moe.moe_router_pre_softmax) {
     r.error(kPreSoftmax,
-            "True says where a softmax stands, but moe_router_score_function is "
-            "sigmoid; leave this key out");
+            concat("True says where a softmax stands, but moe_router_score_function is ",
+                   moe.moe_router_score_function, "; leave this key out"));
   } else if (moe.moe_router_topk == 1 && softmax_of_the_chosen(moe)) {
     r.error(kTopk,
             "1 with a softmax over the chosen expert gives a gate that is always 1, so that the "
@@ -273,6 +273,9 @@ void check_balance(Resolution& r) {
     r.idle(kLossCoeff, "with moe_router_load_balancing_type none");
   }
   const std::vector<MoEBalanceLoss> losses = balance_losses(moe);
+  if (losses.empty() && moe.moe_aux_loss_choice != "routed") {
+    r.idle("moe_config.moe_aux_loss_choice", "without a balance loss");
+  }
   const bool pools = std::any_of(losses.begin(), losses.end(),
                                  [](const MoEBalanceLoss& loss) { return loss.type == "device"; });
   if (!pools && moe.expert_group_size) {

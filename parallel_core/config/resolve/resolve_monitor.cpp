@@ -64,6 +64,40 @@ void log_without_event_files(Resolution& r) {
   }
 }
 
+void check_expert_counts(Resolution& r) {
+  constexpr const char* kInterval = "monitor_config.save_tokens_per_expert_interval";
+  constexpr const char* kLayers = "monitor_config.tokens_per_expert_layers";
+  const MonitorConfig& m = r.config().monitor_config;
+  const TransformerConfig& model = r.config().model_config;
+  if (m.tokens_per_expert_layers && !m.save_tokens_per_expert_interval) {
+    r.idle(kLayers, "without save_tokens_per_expert_interval");
+  }
+  if (!m.save_tokens_per_expert_interval || !r.sound({kInterval, "moe_config.num_experts"})) {
+    return;
+  }
+  if (r.config().moe_config.num_experts == 1) {
+    r.idle(kInterval, "on a model of num_experts 1");
+    return;
+  }
+  const auto& layers = m.tokens_per_expert_layers;
+  if (!layers || !r.sound({kLayers, "model_config.num_layers", "moe_config.moe_layer_freq",
+                           "moe_config.first_k_dense_replace"})) {
+    return;
+  }
+  if (layers->empty() || *layers == std::vector<int64_t>{0}) {
+    r.error(kLayers,
+            "names no layer; give [N] for the first N layers, several layers from 0, or "
+            "leave it out for all");
+  }
+  for (const int64_t layer : *layers) {
+    if (layers->size() > 1 && (layer >= all_layers(model) || !is_moe_layer(model, layer))) {
+      r.error(kLayers,
+              concat("names layer ", layer, ", which has no experts; layers count from 0, ",
+                     "and there are ", all_layers(model)));
+    }
+  }
+}
+
 }  // namespace
 
 std::string check_patterns(const Value& value) {
@@ -102,6 +136,7 @@ void resolve_monitor(Resolution& r) {
             "has no effect without use_skip_data_by_global_norm or check_for_global_norm");
   }
   check_update_in_backward(r);
+  check_expert_counts(r);
   log_without_event_files(r);
 }
 

@@ -78,6 +78,23 @@ void check_divisors(Resolution& r,
   }
 }
 
+// mscale_on_angles needs a quotient; one of 1 is that of the usual form too.
+void resolve_angles(Resolution& r) {
+  RotaryConfig& rotary = r.config().model_config.rotary_config;
+  const std::string key = kSection + "mscale_on_angles";
+  if (!rotary.mscale_on_angles || !r.sound({key.c_str()})) {
+    return;
+  }
+  if (!rotary.mscale || !rotary.mscale_all_dim) {
+    r.error(key, "is True, and needs mscale and mscale_all_dim: their quotient is the factor");
+  } else if (rotary.attention_factor) {
+    r.error(key, concat("is True, but attention_factor ", number_text(*rotary.attention_factor),
+                        " is a factor of queries and keys; leave one of the two out"));
+  } else if (*rotary.mscale == *rotary.mscale_all_dim && *rotary.mscale > 0) {
+    rotary.mscale_on_angles = false;
+  }
+}
+
 }  // namespace
 
 void resolve_rotary(Resolution& r) {
@@ -105,6 +122,7 @@ void resolve_rotary(Resolution& r) {
         r.error(kSection + one, concat("needs ", other, " beside it: the factor is a quotient"));
       }
     }
+    resolve_angles(r);
   } else if (rotary.rope_type == "longrope" && model.kv_channels) {
     const int64_t pairs = rotated_channels(model) / 2;
     check_divisors(r, "short_factor", rotary.short_factor, pairs);

@@ -38,8 +38,8 @@ void resolve_tensorboard(Resolution& r) {
   constexpr const char* kHistograms = "tensorboard.histogram_interval";
   if (!board.tensorboard_dir && r.sound({kDir})) {
     for (const char* key :
-         {"tensorboard_queue_size", "log_loss_scale_to_tensorboard", "log_timers_to_tensorboard",
-          "log_expert_load_to_tensorboard", "histogram_interval"}) {
+         {"tensorboard_queue_size", "tensorboard_log_interval", "log_loss_scale_to_tensorboard",
+          "log_timers_to_tensorboard", "log_expert_load_to_tensorboard", "histogram_interval"}) {
       r.idle(concat("tensorboard.", key), "without tensorboard_dir");
     }
     show_in_log(r);

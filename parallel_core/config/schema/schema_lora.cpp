@@ -32,6 +32,22 @@ constexpr Key kKeys[] = {
             "and any number of entries {cell, rank, alpha} for cells with their own values. An "
             "expression matches a whole name: of a module in memory, of a logical tensor, or of a "
             "Hugging Face module (`.*q_proj`)."},
+    {.name = "exclude_cells",
+     .field = f<&L::exclude_cells>,
+     .check = satisfies(check_patterns, "regular expressions"),
+     .doc = "Matrices that get no additions although `target_cells` mean them: regular "
+            "expressions that match as those do."},
+    {.name = "lora_a_std",
+     .field = f<&L::lora_a_std>,
+     .check = above(0),
+     .default_text = "null (uniform, as PEFT)",
+     .doc = "Start the matrices A normal with this standard deviation; null: uniform within "
+            "1/sqrt(inputs)."},
+    {.name = "lora_b_std",
+     .field = f<&L::lora_b_std>,
+     .check = at_least(0),
+     .doc = "Start the matrices B normal with this standard deviation; 0: with zeros, so that the "
+            "model starts as its base."},
     {.name = "use_rslora",
      .field = f<&L::use_rslora>,
      .doc = "Divide `lora_alpha` by the square root of the rank instead of by the rank."},

@@ -330,6 +330,12 @@ constexpr Key kKeys[] = {
      .form = Form::kTold,
      .check = at_least(0),
      .doc = "With `rope_type: yarn`, see `mscale`."},
+    {.name = "rotary_config.mscale_on_angles",
+     .field = f<&M::rotary_config, &R::mscale_on_angles>,
+     .form = Form::kDecided,
+     .doc = "With `rope_type: yarn`, whether the quotient that `mscale` and `mscale_all_dim` give "
+            "multiplies the angles, as in MindFormers 2.0, in place of queries and keys. Where "
+            "both are equal it is 1, and this key changes nothing."},
     {.name = "rotary_config.attention_factor",
      .field = f<&M::rotary_config, &R::attention_factor>,
      .form = Form::kTold,

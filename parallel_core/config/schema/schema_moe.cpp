@@ -61,7 +61,7 @@ constexpr Key kKeys[] = {
      .aliases = "num_experts_chosen|num_experts_per_tok",
      .doc = "Number of experts per token, at most `num_experts`. 1 needs gates that are no softmax "
             "over the chosen experts: `moe_router_pre_softmax: True` or "
-            "`moe_router_score_function: sigmoid`."},
+            "`moe_router_score_function: sigmoid` or `sqrtsoftplus`."},
     {.name = "moe_layer_freq",
      .field = f<&E::moe_layer_freq>,
      .form = Form::kTold,
@@ -107,8 +107,10 @@ constexpr Key kKeys[] = {
     {.name = "moe_router_score_function",
      .field = f<&E::moe_router_score_function>,
      .form = Form::kTold,
-     .check = one_of("softmax|sigmoid"),
-     .doc = "Scores of the experts: a softmax of the router's logits, or the sigmoid of each."},
+     .check = one_of("softmax|sigmoid|sqrtsoftplus"),
+     .doc =
+         "Scores of the experts: a softmax of the router's logits, or of each its sigmoid or the "
+         "square root of its softplus."},
     {.name = "use_gating_sigmoid",
      .field = of_others<&C::use_gating_sigmoid>,
      .until_resolved = true,
@@ -200,6 +202,13 @@ constexpr Key kKeys[] = {
      .check = at_least(0),
      .doc = "Weight of the balance loss. The weighted loss has this value if all experts have the "
             "same load."},
+    {.name = "moe_aux_loss_choice",
+     .field = f<&E::moe_aux_loss_choice>,
+     .check = one_of("routed|scores"),
+     .doc = "What counts as an assignment in balance losses, of which a bias of "
+            "`moe_router_enable_expert_bias` is never part. routed: the choice as `topk_method` "
+            "makes it. scores: the `moe_router_topk` best of all experts, whatever groups there "
+            "are, as in MindFormers 2.0."},
     {.name = "aux_loss_factor",
      .field = of_others<&C::aux_loss_factor>,
      .check = {.low = 0, .high = 1, .low_open = true, .high_open = true},
@@ -279,6 +288,10 @@ constexpr Key kKeys[] = {
      .reason = "the router computes in float32, so that rounding decides on no expert; leave this "
                "key out",
      .doc = "Known for compatibility."},
+    {.name = "moe_apply_probs_on_input",
+     .field = f<&E::moe_apply_probs_on_input>,
+     .form = Form::kDecided,
+     .doc = "Multiply what an expert reads of a token by its gate, in place of what it returns."},
     {.name = "use_self_defined_alltoall",
      .field = f<&E::use_self_defined_alltoall>,
      .doc = "Known for compatibility: messages have exactly the rows that go to a rank."},

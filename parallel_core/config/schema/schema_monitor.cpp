@@ -100,6 +100,19 @@ constexpr Key kKeys[] = {
      .check = above(0),
      .doc = "Steps between measurements of the largest attention score of each head, for the log, "
             "metrics.jsonl and TensorBoard; null: never. Works without `monitor_on`."},
+    {.name = "save_tokens_per_expert_interval",
+     .field = f<&M::save_tokens_per_expert_interval>,
+     .check = above(0),
+     .doc = "Write how many tokens went to each expert to tokens_per_expert.jsonl in the output "
+            "folder, a line for each layer, after every so many micro-batches; null: never."},
+    {.name = "tokens_per_expert_layers",
+     .field = f<&M::tokens_per_expert_layers>,
+     .check = at_least(0),
+     .default_text = "null (all)",
+     .doc =
+         "Layers of which `save_tokens_per_expert_interval` writes lines: [N] are the first N of "
+         "the model's own, several numbers are layers, from 0; those of `mtp_num_layers` follow "
+         "the model's own."},
     {.name = "use_skip_data_by_global_norm",
      .field = f<&M::use_skip_data_by_global_norm>,
      .aliases = "/use_skip_data_by_global_norm",

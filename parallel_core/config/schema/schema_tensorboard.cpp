@@ -27,6 +27,11 @@ constexpr Key kKeys[] = {
      .check = above(0),
      .doc = "Number of TensorBoard events that are kept in memory before they are written to the "
             "file. They are also written after some seconds, and before a checkpoint."},
+    {.name = "tensorboard_log_interval",
+     .field = f<&T::tensorboard_log_interval>,
+     .check = above(0),
+     .doc = "Steps between TensorBoard's scalars. Losses of an evaluation are written at its step "
+            "in any case."},
     {.name = "log_loss_scale_to_tensorboard",
      .field = f<&T::log_loss_scale_to_tensorboard>,
      .doc = "Write the loss scale to TensorBoard as `loss-scale`."},

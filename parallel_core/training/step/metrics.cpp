@@ -111,7 +111,8 @@ LaterLines find_later_lines(const std::string& path, int64_t last_step) {
   return found;
 }
 
-// Drops the lines of later steps and a torn last line.
+}  // namespace
+
 void keep_steps_until(const std::string& path, int64_t last_step) {
   std::error_code error;
   const uintmax_t size = std::filesystem::file_size(path, error);
@@ -145,8 +146,6 @@ void keep_steps_until(const std::string& path, int64_t last_step) {
   });
   kept.commit();
 }
-
-}  // namespace
 
 std::string metrics_line(const StepRecord& record, const StepResult& result) {
   nlohmann::ordered_json line;

@@ -44,6 +44,11 @@ std::string metrics_line(const StepRecord& record, const StepResult& result);
 /// "memory: parameters 1.2 GiB (peak 1.2 GiB), gradients ...": bytes of every kind, for the log.
 std::string memory_line(const MemoryStats& stats);
 
+/// Drops from a file of JSON lines those whose "step" is later, wherever they stand, and a torn
+/// last line; all others stay as they are, byte for byte, and a crash in between leaves the file as
+/// it was or as it is to be. Nothing if there is no such file. IoError.
+void keep_steps_until(const std::string& path, int64_t last_step);
+
 /// Writes the lines of a run.
 class MetricsWriter {
  public:

@@ -57,6 +57,11 @@ std::string prepare_folder(const TensorBoardConfig& config, const TensorBoardRun
   return {};
 }
 
+// Losses on other data come at steps of their own.
+bool is_of_evaluation(const std::string& tag) {
+  return tag.starts_with("eval-") || tag.starts_with("test-");
+}
+
 }  // namespace
 
 std::vector<report::Scalar> step_scalars(const StepRecord& record,
@@ -151,6 +156,9 @@ void TensorBoardLog::after(FinishedStep& step) {
   }
   for (const auto& [tag, value] : step.record.scalars) {
     values.push_back({tag, value});
+  }
+  if (step.record.step % config_.tensorboard.tensorboard_log_interval != 0) {
+    std::erase_if(values, [](const report::Scalar& value) { return !is_of_evaluation(value.tag); });
   }
   if (!values.empty()) {
     scalars(step.record.step, values);

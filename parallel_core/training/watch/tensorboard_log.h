@@ -47,6 +47,7 @@ class TensorBoardLog final : public StepObserver {
   /// Moves another run's events aside, or cuts off those of steps that the run does again. IoError.
   TensorBoardLog(const AllConfig& config, const TensorBoardRun& run);
 
+  /// The values of every tensorboard_log_interval-th step, and those of evaluations at theirs.
   void after(FinishedStep& step) override;
 
   /// Values of this rank alone.

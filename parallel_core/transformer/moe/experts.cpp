@@ -163,12 +163,12 @@ Experts::Adapter Experts::add_adapter(const TransformerConfig& config,
   for (int64_t e = 0; e < count_; ++e) {
     a.push_back(part_of(lora_a_name(module, first_ + e), {module.rank, in},
                         down ? std::optional<int64_t>(1) : std::nullopt, e, count_,
-                        start_of_lora_a()));
+                        start_of_lora_a(config.lora)));
     for (const Matrix matrix : matrices) {
       b.push_back(part_of(lora_b_name(concat(prefix, first_ + e, ".", name_of(matrix), ".weight")),
                           {down ? hidden_ : ffn_, module.rank},
                           down ? std::nullopt : std::optional<int64_t>(0), std::ssize(b),
-                          count_ * std::ssize(matrices), InitMethod::constant(0)));
+                          count_ * std::ssize(matrices), start_of_lora_b(config.lora)));
     }
   }
   // One of the two has all of its numbers on each slice, and there a part of its gradient.

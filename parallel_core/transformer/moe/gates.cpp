@@ -1,5 +1,8 @@
 #include "parallel_core/transformer/moe/gates.h"
 
+#include <cmath>
+
+#include "autograd/ops/activation.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/indexing.h"
 #include "autograd/ops/reduction.h"
@@ -14,22 +17,39 @@ Tensor divided_by_sum(const Tensor& x, double epsilon) {
   return x / (sum(x, {-1}, /*keepdim=*/true) + epsilon);
 }
 
+GateRule::Scores scores_named(const std::string& function) {
+  using Scores = GateRule::Scores;
+  check<ValueError>(function == "softmax" || function == "sigmoid" || function == "sqrtsoftplus",
+                    "moe_router_score_function '", function,
+                    "' is not known; choose softmax, sigmoid or ", "sqrtsoftplus");
+  return function == "softmax"   ? Scores::kSoftmax
+         : function == "sigmoid" ? Scores::kSigmoid
+                                 : Scores::kSqrtSoftplus;
+}
+
+// sqrt(ln(1 + e^x)). Far below 0 it is e^(x/2) to more digits than a number has; there the softplus
+// underflows long before its root does, and the root's slope has no bound.
+Tensor sqrt_softplus(const Tensor& x) {
+  constexpr double kSmall = -40;
+  return where(lt(x, kSmall), exp(clamp(x, -INFINITY, kSmall) * 0.5),
+               sqrt(softplus(clamp(x, kSmall))));
+}
+
 }  // namespace
 
 GateRule gate_rule(const MoEConfig& config) {
   const std::string& function = config.moe_router_score_function;
-  check<ValueError>(function == "softmax" || function == "sigmoid", "moe_router_score_function '",
-                    function, "' is not known; choose softmax or sigmoid");
-  const bool is_sigmoid = function == "sigmoid";
-  check<ValueError>(!is_sigmoid || !config.moe_router_pre_softmax,
-                    "moe_router_pre_softmax is about a softmax, but moe_router_score_function is "
-                    "sigmoid");
+  const GateRule::Scores scores = scores_named(function);
+  const bool is_softmax = scores == GateRule::Scores::kSoftmax;
+  check<ValueError>(is_softmax || !config.moe_router_pre_softmax,
+                    "moe_router_pre_softmax is about a softmax, but moe_router_score_function is ",
+                    function);
   const bool normalises = config.norm_topk_prob.value_or(!config.moe_router_pre_softmax);
-  const bool after_choice = !is_sigmoid && !config.moe_router_pre_softmax && normalises;
+  const bool after_choice = is_softmax && !config.moe_router_pre_softmax && normalises;
   check<ValueError>(!after_choice || config.moe_router_topk > 1,
                     "moe_router_topk is 1, and a softmax over one value is 1 and has no gradient; "
                     "set moe_router_pre_softmax: True");
-  return {.is_sigmoid = is_sigmoid,
+  return {.scores = scores,
           .after_choice = after_choice,
           .normalises = normalises,
           .norm_epsilon = config.moe_router_norm_epsilon,
@@ -37,7 +57,14 @@ GateRule gate_rule(const MoEConfig& config) {
 }
 
 Tensor router_scores(const Tensor& logits, const GateRule& rule) {
-  return rule.is_sigmoid ? sigmoid(logits) : softmax(logits, -1);
+  switch (rule.scores) {
+    case GateRule::Scores::kSigmoid:
+      return sigmoid(logits);
+    case GateRule::Scores::kSqrtSoftplus:
+      return sqrt_softplus(logits);
+    default:
+      return softmax(logits, -1);
+  }
 }
 
 Tensor expert_gates(const Tensor& logits,
@@ -57,7 +84,7 @@ Tensor expert_gates(const Tensor& logits,
 }
 
 Tensor balance_probabilities(const Tensor& scores, const GateRule& rule) {
-  return rule.is_sigmoid ? divided_by_sum(scores, 1e-20) : scores;
+  return rule.scores == GateRule::Scores::kSoftmax ? scores : divided_by_sum(scores, 1e-20);
 }
 
 }  // namespace tapestry

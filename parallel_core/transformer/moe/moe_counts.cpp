@@ -15,6 +15,9 @@ void add_counts(const std::vector<int64_t>& more, std::vector<int64_t>& sum) {
 
 void MoECounts::add(const Routing& routing) {
   add_counts(routing.tokens_per_expert, tokens_per_expert);
+  if (keeps_passes) {
+    of_passes.push_back(routing.tokens_per_expert);
+  }
   add_counts(routing.dropped_per_expert, dropped_per_expert);
   add_counts(routing.balance_counts, balance_counts);
   if (routing.aux_loss.defined()) {

@@ -13,7 +13,10 @@ struct MoECounts {
   std::vector<int64_t> tokens_per_expert;   ///< [E], before anything is dropped
   std::vector<int64_t> dropped_per_expert;  ///< [E]
   std::vector<int64_t> balance_counts;      ///< [E], see Routing
-  double aux_loss = 0;                      ///< this rank's parts
+  /// tokens_per_expert of each pass by itself, if `keeps_passes`.
+  std::vector<std::vector<int64_t>> of_passes;
+  bool keeps_passes = false;
+  double aux_loss = 0;  ///< this rank's parts
   double smallest_router_gap = 1e9;
   double smallest_group_gap = 1e9;
   double smallest_capacity_gap = 1e9;

@@ -64,6 +64,13 @@ RowMap places_of_rows(std::vector<int64_t>& counts, int64_t capacity) {
   return out;
 }
 
+// The gate of each row, [R, 1]; gates [T, k].
+Tensor gates_of_rows(const Tensor& gates, const RowMap& map) {
+  return index_select(gates.reshape({gates.numel()}), 0,
+                      tensor(map.sources, {std::ssize(map.sources)}))
+      .view({std::ssize(map.sources), 1});
+}
+
 Tensor with_rows_of_zeros(const Tensor& x, int64_t rows) {
   return x.size(0) == rows ? x : cat({x, zeros({rows - x.size(0), x.size(1)}, x.dtype())}, 0);
 }
@@ -93,6 +100,7 @@ MoELayer::MoELayer(const TransformerConfig& config, int64_t layer_number, bool s
       num_experts_(config.moe.num_experts),
       topk_(config.moe.moe_router_topk),
       overlaps_(config.moe.moe_shared_expert_overlap),
+      gates_inputs_(config.moe.moe_apply_probs_on_input),
       padded_to_(config.moe.moe_pad_expert_input_to_capacity ? config.moe.moe_expert_capacity_factor
                                                              : std::nullopt),
       precision_(precision_of(config)),
@@ -159,6 +167,9 @@ Tensor MoELayer::through_experts(const OwnTokens& own,
   std::vector<int64_t> counts;
   const RowMap map = row_map(routing.experts, topk_, num_experts_, routing.kept, counts);
   Tensor rows = moe_permute(own.rows, map);
+  if (gates_inputs_) {
+    rows = (rows * gates_of_rows(routing.gates, map)).to(rows.dtype());
+  }
   const bool pads = padded_to_ && !routing.kept.empty();
   RowMap places;
   if (pads) {
@@ -176,7 +187,8 @@ Tensor MoELayer::through_experts(const OwnTokens& own,
     out = experts_->add_output_bias(out, dispatcher.expert_of_row());
   }
   out = dispatcher.combined(out);
-  return moe_unpermute(pads ? moe_permute(out, places) : out, routing.gates, map);
+  return moe_unpermute(pads ? moe_permute(out, places) : out,
+                       gates_inputs_ ? Tensor() : routing.gates, map);
 }
 
 OutputAndBias MoELayer::forward(const Tensor& x, const LayerPass& pass) {

@@ -18,7 +18,8 @@ namespace tapestry {
 
 class SharedExpertGate;
 
-/// y = sum over the token's kept experts e, ascending, of gate_e expert_e(x) + shared(x).
+/// y = sum over the token's kept experts e, ascending, of gate_e expert_e(x) + shared(x); with
+/// moe_apply_probs_on_input of expert_e(gate_e x).
 ///
 /// Every rank routes tokens of its own: its piece of the sequence with sequence parallelism, else a
 /// share of the tokens that its tensor-parallel group has in common. The shared expert, if there is
@@ -72,6 +73,7 @@ class MoELayer final : public MlpBlock {
   int64_t num_experts_;
   int64_t topk_;
   bool overlaps_;
+  bool gates_inputs_;
   std::optional<double> padded_to_;  // the capacity factor, if every expert is filled up to that
   Precision precision_;
   TensorParallelLayout layout_;

@@ -81,8 +81,10 @@ double MoELayerStatistics::smallest_load() const {
                  tokens_per_expert);
 }
 
-MoEStatistics::MoEStatistics(nn::Module& model, const TransformerConfig& config)
-    : moe_(config.moe) {
+MoEStatistics::MoEStatistics(nn::Module& model,
+                             const TransformerConfig& config,
+                             bool keeps_micro_batches)
+    : moe_(config.moe), keeps_micro_batches_(keeps_micro_batches) {
   for (int64_t layer = 0; layer < all_layers(config); ++layer) {
     if (is_moe_layer(config, layer)) {
       numbers_.push_back(layer);
@@ -102,8 +104,44 @@ void MoEStatistics::start_step(double loss_scale, int64_t micro_batches) {
   const int ranks = model_parallel_is_initialized() ? get_data_parallel_world_size() : 1;
   parts_ = static_cast<double>(micro_batches) * ranks;
   aux_loss_scale() = loss_scale / parts_;
+  micro_batches_ = micro_batches;
   for (MoELayer* layer : layers_) {
     layer->counts() = {};
+    layer->counts().keeps_passes = keeps_micro_batches_;
+  }
+}
+
+// A chunk computes the micro-batches in their order, whatever the schedule of a pipeline.
+void MoEStatistics::add_micro_batches(MoEStepStatistics& out) const {
+  const auto experts = static_cast<size_t>(moe_.num_experts);
+  const auto passes = static_cast<size_t>(micro_batches_);
+  Numbers own;
+  for (const int64_t number : numbers_) {
+    const auto found = std::find_if(layers_.begin(), layers_.end(),
+                                    [&](MoELayer* layer) { return layer->layer() == number; });
+    for (size_t i = 0; i < passes; ++i) {
+      // A step that was broken off has fewer passes than micro-batches.
+      const bool has = found != layers_.end() && i < (*found)->counts().of_passes.size();
+      own.add(has ? (*found)->counts().of_passes[i] : std::vector<int64_t>(), experts);
+    }
+  }
+  sum_over_pipeline(own.values());
+  std::vector<Numbers> ranks;
+  if (model_parallel_is_initialized()) {
+    for (std::vector<double>& values : gathered(own.values(), get_data_parallel_group())) {
+      ranks.emplace_back(std::move(values));
+    }
+  } else {
+    ranks.push_back(std::move(own));
+  }
+  for (const int64_t number : numbers_) {
+    auto& of_layer = out.layers[number].of_micro_batches;
+    for (size_t i = 0; i < passes; ++i) {
+      auto& of_ranks = of_layer.emplace_back();
+      for (Numbers& rank : ranks) {
+        of_ranks.push_back(rank.next<int64_t>(experts));
+      }
+    }
   }
 }
 
@@ -151,6 +189,10 @@ MoEStepStatistics MoEStatistics::finish_step(bool updated) {
   MoEStepStatistics out;
   if (!any()) {
     return out;
+  }
+  out.micro_batches = micro_batches_;
+  if (keeps_micro_batches_) {
+    add_micro_batches(out);
   }
   sum_over_data_parallel();
   const auto experts = static_cast<size_t>(moe_.num_experts);

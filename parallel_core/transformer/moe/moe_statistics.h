@@ -21,6 +21,9 @@ struct MoELayerStatistics {
   double smallest_capacity_gap = 1e9;
   std::optional<double> smallest_group_gap;  ///< with groups of experts
   std::vector<double> expert_bias;           ///< [E] after the step; empty without a bias
+  /// tokens_per_expert of each micro-batch of each data-parallel rank, [micro-batches][ranks][E];
+  /// empty unless they are kept.
+  std::vector<std::vector<std::vector<int64_t>>> of_micro_batches;
 
   /// Share of the assignments that were dropped.
   double drop_rate() const;
@@ -33,6 +36,7 @@ struct MoEStepStatistics {
   /// Balance and z losses with their coefficients, summed over layers, averaged over the
   /// micro-batches of all data-parallel ranks.
   double aux_loss = 0;
+  int64_t micro_batches = 0;                     ///< of a data-parallel rank
   std::map<int64_t, MoELayerStatistics> layers;  ///< by their number from 0, of all stages
 };
 
@@ -40,8 +44,8 @@ struct MoEStepStatistics {
 /// backward, adds up what they count, and has routers adjust themselves.
 class MoEStatistics {
  public:
-  /// `model` outlives the object.
-  MoEStatistics(nn::Module& model, const TransformerConfig& config);
+  /// `model` outlives the object. `keeps_micro_batches`: what each of them counts is kept too.
+  MoEStatistics(nn::Module& model, const TransformerConfig& config, bool keeps_micro_batches);
 
   /// Whether some stage has a mixture; if not, the other calls do nothing.
   bool any() const { return !numbers_.empty(); }
@@ -54,11 +58,14 @@ class MoEStatistics {
 
  private:
   void sum_over_data_parallel();
+  void add_micro_batches(MoEStepStatistics& out) const;
 
   const MoEConfig moe_;
   std::vector<int64_t> numbers_;   // of all layers that are mixtures
   std::vector<MoELayer*> layers_;  // those of this rank
   double parts_ = 1;               // micro-batches of all data-parallel ranks
+  bool keeps_micro_batches_;
+  int64_t micro_batches_ = 0;  // of this rank
 };
 
 }  // namespace tapestry

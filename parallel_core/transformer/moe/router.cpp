@@ -48,6 +48,26 @@ void check_numbers(const MoEConfig& config) {
   check<ValueError>(z >= 0, "moe_z_loss_coeff must not be negative, got ", z);
 }
 
+const char* name_of(GateRule::Scores scores) {
+  return scores == GateRule::Scores::kSoftmax   ? "softmax"
+         : scores == GateRule::Scores::kSigmoid ? "sigmoid"
+                                                : "sqrtsoftplus";
+}
+
+// What balance losses count as chosen, where that is not what the router chooses.
+ChoiceRule balance_rule(const MoEConfig& config) {
+  const std::string& choice = config.moe_aux_loss_choice;
+  check<ValueError>(choice == "routed" || choice == "scores", "moe_aux_loss_choice '", choice,
+                    "' is not known; choose routed or scores");
+  ChoiceRule rule = choice_rule(config);
+  if (choice == "scores") {
+    rule.method = ChoiceRule::Method::kGreedy;
+    rule.num_groups = 1;
+    rule.group_topk = 1;
+  }
+  return rule;
+}
+
 std::span<const float> values_of(const Tensor& x) {
   return {x.data<float>(), static_cast<size_t>(x.numel())};
 }
@@ -78,6 +98,7 @@ TopKRouter::TopKRouter(const TransformerConfig& config, int64_t layer_number, bo
     : layer_(layer_number - 1),
       hidden_(config.hidden_size),
       choice_(choice_rule(config.moe)),
+      balance_choice_(balance_rule(config.moe)),
       gates_(gate_rule(config.moe)),
       losses_(losses_of(config.moe)),
       num_groups_(config.moe.expert_group_size.value_or(0)),
@@ -129,8 +150,8 @@ TopKRouter::TopKRouter(const TransformerConfig& config, int64_t layer_number, bo
 }
 
 std::string TopKRouter::extra_repr() const {
-  return concat(choice_.topk, " of ", choice_.num_experts, ", ",
-                gates_.is_sigmoid ? "sigmoid" : "softmax", expert_bias_.defined() ? ", bias" : "");
+  return concat(choice_.topk, " of ", choice_.num_experts, ", ", name_of(gates_.scores),
+                expert_bias_.defined() ? ", bias" : "");
 }
 
 // checkpoint() runs a function first without recording, but for a pass that is.
@@ -232,8 +253,8 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
   // What experts compete with. A softmax keeps the order of the logits, with finer steps.
   const bool balances = training && !losses_.empty();
   const bool has_bias = expert_bias_.defined();
-  const bool by_scores =
-      gates_.is_sigmoid || has_bias || choice_.method == ChoiceRule::Method::kNoauxTc;
+  const bool by_scores = gates_.scores != GateRule::Scores::kSoftmax || has_bias ||
+                         choice_.method == ChoiceRule::Method::kNoauxTc;
   Tensor scores;
   if (by_scores || !gates_.after_choice || balances) {
     scores = router_scores(out.logits, gates_);
@@ -258,14 +279,16 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
                 index_select(per_expert_scale_->to(kFloat32), 0, chosen).view(out.gates.shape());
   }
 
-  // With a bias the losses count what the scores alone would choose.
+  // The losses count what the scores alone would choose, without a bias, and by
+  // moe_aux_loss_choice: scores without groups.
   const bool by_row = balances && has_loss("seq_aux_loss");
-  const bool counts_twice = balances && has_bias;
+  const bool counts_twice = balances && (has_bias || balance_choice_.method != choice_.method);
   std::vector<int64_t> counts = counts_of(out.experts, tokens, by_row && !counts_twice);
   if (counts_twice) {
-    ExpertChoice balanced = choose_experts(unbiased, choice_);
+    ExpertChoice balanced = choose_experts(unbiased, balance_choice_);
     if (observer != nullptr) {
-      observer->choose(layer_, ChoiceUse::kBalance, tokens, unbiased, choice_, balanced.experts);
+      observer->choose(layer_, ChoiceUse::kBalance, tokens, unbiased, balance_choice_,
+                       balanced.experts);
     }
     const std::vector<int64_t> more = counts_of(balanced.experts, tokens, by_row);
     counts.insert(counts.end(), more.begin(), more.end());

@@ -33,7 +33,8 @@ struct Routing {
   std::vector<int64_t> tokens_per_expert;   ///< [E], before anything is dropped
   std::vector<int64_t> dropped_per_expert;  ///< [E]
   /// [E], what the balance losses count: tokens_per_expert or, with a selection bias, what the
-  /// scores alone would choose.
+  /// scores alone would choose; with moe_aux_loss_choice: scores of all experts, whatever groups
+  /// there are.
   std::vector<int64_t> balance_counts;
   // How close the decisions were; 1e9 where there were none.
   double smallest_router_gap = 1e9;    ///< from the last chosen expert to the first refused one
@@ -56,11 +57,12 @@ struct StepCounts {
 /// With moe_beside_dense x is first divided by its root mean square and multiplied by `scale` [H]
 /// and H^-1/2, and each gate by the chosen expert's number of `per_expert_scale` [E] (Gemma 4).
 ///
-/// The gates are a softmax over the k chosen logits; or scores (softmax or sigmoid over all
-/// experts), divided by their sum over the k where norm_topk_prob says so (and k > 1). The scaling
-/// factor comes last. While training, drops what exceeds the experts' capacity, adds jitter, and
-/// gives the balance losses; in evaluation nothing is ever dropped. With
-/// moe_router_force_load_balancing training takes random_logits() in place of the logits.
+/// The gates are a softmax over the k chosen logits; or scores (a softmax over all experts, or each
+/// one's sigmoid or root of its softplus), divided by their sum over the k where norm_topk_prob
+/// says so (and k > 1). The scaling factor comes last. While training, drops what exceeds the
+/// experts' capacity, adds jitter, and gives the balance losses; in evaluation nothing is ever
+/// dropped. With moe_router_force_load_balancing training takes random_logits() in place of the
+/// logits.
 class TopKRouter final : public nn::Module, public nn::Callable<TopKRouter> {
  public:
   /// `layer_number` counts from 1. ValueError, naming the key, for a configuration that cannot be
@@ -99,6 +101,7 @@ class TopKRouter final : public nn::Module, public nn::Callable<TopKRouter> {
   int64_t layer_;  // from 0
   int64_t hidden_;
   ChoiceRule choice_;
+  ChoiceRule balance_choice_;  // of what the balance losses count
   GateRule gates_;
   std::vector<MoEBalanceLoss> losses_;  // those with a coefficient
   int64_t num_groups_;                  // of the loss "device"

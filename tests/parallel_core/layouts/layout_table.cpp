@@ -137,6 +137,13 @@ const std::map<std::string, Overrides>& models() {
                                        moe + "moe_router_enable_expert_bias=True",
                                        moe + "moe_router_bias_update_rate=0.001",
                                        moe + "moe_input_jitter_eps=0.01"})},
+      // Balance losses that count by scores alone, gates on what experts read.
+      {"moe_scores", joined(joined(experts, shared),
+                            {moe + "moe_router_score_function=sqrtsoftplus",
+                             moe + "topk_method=noaux_tc", moe + "moe_router_num_groups=2",
+                             moe + "moe_router_group_topk=1", moe + "moe_aux_loss_choice=scores",
+                             moe + "moe_router_load_balancing_type=seq_aux_loss",
+                             moe + "moe_apply_probs_on_input=True"})},
       {"moe_dropout", joined(joined(experts, shared), dropout)},
       {"moe_per_token", joined(experts, {"training_config.calculate_per_token_loss=True"})},
       // More experts than are chosen by the few tokens.

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/dist_checkpointing/peft_plan.h"
 #include "tests/message_of.h"
 #include "tests/parallel_core/model_families.h"
 #include "tests/parallel_core/small_model.h"
@@ -53,6 +54,69 @@ std::vector<std::string> modules_of(const AdapterPlan& plan) {
 TEST(AdapterPlan, NothingWithoutUseLora) {
   const AdapterPlan plan = plan_adapter(small_config(kLlamaNames).model_config);
   EXPECT_THAT(plan.modules, IsEmpty());
+}
+
+TEST(AdapterPlan, ExcludedCellsGetNone) {
+  const std::string exclude = "lora_config.exclude_cells=";
+  const AdapterPlan plan = plan_of(
+      kLlamaNames, {targets("'.*(q|k)_proj'"), exclude + "['.*layers.1.*', '.*wk', '.*gate']"});
+  EXPECT_THAT(modules_of(plan), ElementsAre("layers.0.attention.wq"));
+  EXPECT_THAT(plan.warnings,
+              ElementsAre(HasSubstr("exclude_cells: '.*gate' excludes nothing that would get")));
+  // A cell in memory means all that is in it.
+  EXPECT_EQ(plan_of(kLlamaNames, {exclude + "['.*qkv_proj']"}).modules.size(), 8U);
+  EXPECT_THAT(message_of<ValueError>([&] { plan_of(kLlamaNames, {exclude + "['.*']"}); }),
+              HasSubstr("exclude_cells: excludes every module"));
+}
+
+// PEFT has a word for it, where that is shorter than the names of all the others.
+TEST(AdapterPlan, FilesSayWhatIsExcluded) {
+  const TransformerConfig config =
+      small_config(joined({kLlamaNames,
+                           {"lora_config.use_lora=True", targets("'.*_proj'"),
+                            "lora_config.exclude_cells=['.*layers.1.*k_proj', '.*o_proj']"}}))
+          .model_config;
+  const PeftConfig peft = peft_config_of(config, "base");
+  EXPECT_THAT(peft.targets.names,
+              ::testing::UnorderedElementsAre("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj",
+                                              "up_proj", "down_proj"));
+  EXPECT_THAT(peft.excluded.names, ::testing::UnorderedElementsAre("1.self_attn.k_proj", "o_proj"));
+  const PeftModules modules(peft, "adapter_config.json");
+  EXPECT_TRUE(modules.targets("model.layers.0.self_attn.k_proj"));
+  EXPECT_FALSE(modules.targets("model.layers.1.self_attn.k_proj"));
+  // A run that starts from the file has the same modules.
+  TransformerConfig again = config;
+  again.lora = lora_config_of(peft, config, "adapter_config.json");
+  EXPECT_EQ(modules_of(plan_adapter(again)), modules_of(plan_adapter(config)));
+}
+
+TEST(AdapterPlan, AdaptersStartAsTheirDeviationsSay) {
+  const auto start = [](const Overrides& more) {
+    const AllConfig config =
+        small_config(joined({kLlamaNames, {"lora_config.use_lora=True"}, more}));
+    testing::State out;
+    for (auto& [name, tensor] : get_logical_state(*get_model(config))) {
+      out[name] = tensor;
+    }
+    return out;
+  };
+  const auto deviation = [](const testing::State& state, const std::string& name) {
+    const std::vector<double> values = state.at(name).to_vector<double>();
+    double squares = 0;
+    for (const double value : values) {
+      squares += value * value;
+    }
+    return std::sqrt(squares / static_cast<double>(values.size()));
+  };
+  const std::string a = "layers.0.attention.wq.lora_A.weight";
+  const std::string b = "layers.0.attention.wq.lora_B.weight";
+  const testing::State usual = start({});
+  EXPECT_LE(testing::largest(usual.at(a)), 1 / std::sqrt(32.0));
+  EXPECT_EQ(testing::largest(usual.at(b)), 0);
+  const testing::State normal = start({"lora_config.lora_a_std=2.0", "lora_config.lora_b_std=0.5"});
+  // Of 256 normal numbers: within five standard errors, sigma / sqrt(512).
+  EXPECT_NEAR(deviation(normal, a), 2, 5 * 2 / std::sqrt(512.0));
+  EXPECT_NEAR(deviation(normal, b), 0.5, 5 * 0.5 / std::sqrt(512.0));
 }
 
 TEST(AdapterPlan, AllMatricesOfAttentionAndMlpWithoutTargets) {

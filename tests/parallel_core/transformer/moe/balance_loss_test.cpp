@@ -103,8 +103,10 @@ TEST(RouterGradients, MatchDifferencesTwice) {
       {.after_choice = true, .normalises = true, .scaling_factor = 2.5},
       {},
       {.normalises = true},
-      {.is_sigmoid = true},
-      {.is_sigmoid = true, .normalises = true, .scaling_factor = 0.5}};
+      {.scores = GateRule::Scores::kSigmoid},
+      {.scores = GateRule::Scores::kSigmoid, .normalises = true, .scaling_factor = 0.5},
+      {.scores = GateRule::Scores::kSqrtSoftplus},
+      {.scores = GateRule::Scores::kSqrtSoftplus, .normalises = true, .scaling_factor = 0.5}};
   for (const GateRule& rule : rules) {
     const auto function = [&](const TensorList& in) -> TensorList {
       const Tensor scores = router_scores(in[0], rule);
@@ -140,6 +142,28 @@ TEST(GateRules, Refusals) {
   config.moe_router_score_function = "sigmoid";
   config.moe_router_pre_softmax = true;
   refused(config, "moe_router_score_function ... is sigmoid");
+  config.moe_router_score_function = "sqrtsoftplus";
+  refused(config, "moe_router_score_function ... is sqrtsoftplus");
+}
+
+// sqrt(ln(1 + e^x)) and its slope, sigmoid(x) / (2 sqrt(ln(1 + e^x))), also where the softplus is
+// below every float32.
+TEST(GateRules, RootOfSoftplusHasASlopeWhereverItIs) {
+  const GateRule rule = {.scores = GateRule::Scores::kSqrtSoftplus};
+  const std::vector<float> at = {-150, -104, -40.5F, -39.5F, -3, 0, 2, 90};
+  const Tensor x = tensor(at, {1, std::ssize(at)}).set_requires_grad();
+  const Tensor y = router_scores(x, rule);
+  sum(y).backward();
+  for (int64_t i = 0; i < std::ssize(at); ++i) {
+    const double value = at[static_cast<size_t>(i)];
+    const double root = value < -30 ? std::exp(value / 2) : std::sqrt(std::log1p(std::exp(value)));
+    const double slope =
+        value < -30 ? std::exp(value / 2) / 2 : 1 / (1 + std::exp(-value)) / (2 * root);
+    // Three roundings of a float32 each, the smallest values being subnormal.
+    EXPECT_NEAR(y.to_vector<float>()[static_cast<size_t>(i)], root, 2e-7 * root + 1e-44) << value;
+    EXPECT_NEAR(x.grad().to_vector<float>()[static_cast<size_t>(i)], slope, 4e-7 * slope + 1e-44)
+        << value;
+  }
 }
 
 TEST(ExpertBias, MovesByTheSignOfWhatIsMissing) {

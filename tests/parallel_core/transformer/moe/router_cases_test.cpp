@@ -70,8 +70,8 @@ TEST_P(RoutingCase, FreeFunctionsDecideAsStored) {
   const GateRule gate = gate_rule(moe);
   const ChoiceRule rule = choice_rule(moe);
   const Tensor scores = router_scores(logits(), gate);
-  const bool by_scores =
-      gate.is_sigmoid || settings().contains("bias") || rule.method == ChoiceRule::Method::kNoauxTc;
+  const bool by_scores = gate.scores != GateRule::Scores::kSoftmax || settings().contains("bias") ||
+                         rule.method == ChoiceRule::Method::kNoauxTc;
   std::vector<float> values = (by_scores ? scores : logits()).to_vector<float>();
   if (settings().contains("bias")) {
     const auto bias = list_of<float>(settings()["bias"]);

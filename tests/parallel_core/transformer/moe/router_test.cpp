@@ -87,7 +87,7 @@ TEST(TopKRouter, ComputesInFloat32WhateverItReads) {
 
 // Sequences that begin alike have equal tokens, whose gates must tie wherever they stand.
 TEST(TopKRouter, EqualTokensHaveEqualGatesWhereverTheyStand) {
-  for (const std::string function : {"softmax", "pre_softmax", "sigmoid"}) {
+  for (const std::string function : {"softmax", "pre_softmax", "sigmoid", "sqrtsoftplus"}) {
     for (const int64_t experts : {4, 8, 60}) {
       for (const int64_t hidden : {6, 64, 768}) {
         TransformerConfig config = small_config();
@@ -95,7 +95,7 @@ TEST(TopKRouter, EqualTokensHaveEqualGatesWhereverTheyStand) {
         config.init_method_std = 1 / std::sqrt(static_cast<double>(hidden));
         config.moe.num_experts = experts;
         config.moe.moe_router_pre_softmax = function == "pre_softmax";
-        config.moe.moe_router_score_function = function == "sigmoid" ? "sigmoid" : "softmax";
+        config.moe.moe_router_score_function = function.ends_with("softmax") ? "softmax" : function;
         TopKRouter router(config, 1, false);
         const Tensor row = normal(0, 1, {1, hidden}, kFloat32, RandomKey{5, 1, 0});
         const auto alone = router.forward(row, testing::all_tokens(1, 1)).gates.to_vector<float>();
