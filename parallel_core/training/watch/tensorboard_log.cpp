@@ -164,6 +164,9 @@ void TensorBoardLog::after(FinishedStep& step) {
       over_samples.push_back({value.tag + std::string(report::kOverSamples), value.value});
     }
   }
+  if (over_samples.empty()) {
+    return;
+  }
   const int64_t samples =
       run_.samples_done + (step.record.step - run_.steps_done) * run_.global_batch_size;
   writer_.scalars(samples, over_samples);
