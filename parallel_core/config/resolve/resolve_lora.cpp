@@ -26,7 +26,7 @@ void part_tied_head(Resolution& r) {
   }
 }
 
-void check_initial_values(Resolution& r) {
+void check_adapter_start(Resolution& r) {
   constexpr const char* kB = "lora_config.lora_b_std";
   const LoraConfig& lora = r.config().lora_config;
   if (lora.adapter) {
@@ -65,7 +65,7 @@ void resolve_lora(Resolution& r) {
       }
     }
   }
-  check_initial_values(r);
+  check_adapter_start(r);
   part_tied_head(r);
   config.model_config.lora = config.lora_config;
 }

@@ -173,7 +173,9 @@ void TensorBoardLog::after(FinishedStep& step) {
       over_samples.push_back({value.tag + std::string(report::kOverSamples), value.value});
     }
   }
-  writer_.scalars(samples_, over_samples);
+  if (!over_samples.empty()) {
+    writer_.scalars(samples_, over_samples);
+  }
 }
 
 void TensorBoardLog::histograms(int64_t step,

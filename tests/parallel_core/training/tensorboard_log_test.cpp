@@ -152,6 +152,24 @@ TEST_F(TensorBoardLogTest, GoesOnInAnotherFile) {
                   std::pair{40, 5.F}, std::pair{48, 6.F}, std::pair{56, 7.F}));
 }
 
+TEST_F(TensorBoardLogTest, IntervalKeepsEveryNthStepAndEvaluations) {
+  config_.tensorboard.tensorboard_log_interval = 3;
+  log_steps({}, 7);
+  {
+    TensorBoardLog log(config_, {.steps_done = 7, .samples_done = 56, .global_batch_size = 8});
+    FinishedStep evaluated{.record = {.step = 8, .step_time_ms = 1, .eval_loss = 0.5},
+                           .result = some_result()};
+    log.after(evaluated);
+  }
+  ASSERT_EQ(files().size(), 2U);
+  report::Shown shown;
+  report::show(events(0), shown);
+  report::show(events(1), shown);
+  EXPECT_THAT(shown.at("loss"), ElementsAre(std::pair{3, 3.F}, std::pair{6, 6.F}));
+  EXPECT_THAT(shown.at("loss vs samples"), ElementsAre(std::pair{24, 3.F}, std::pair{48, 6.F}));
+  EXPECT_THAT(shown.at("eval-loss"), ElementsAre(std::pair{8, 0.5F}));
+}
+
 TEST_F(TensorBoardLogTest, ANewRunMovesAnOldOneAside) {
   log_steps({}, 2);
   EXPECT_EQ(moved_to_, "");
