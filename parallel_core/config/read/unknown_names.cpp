@@ -259,7 +259,17 @@ std::string word_hint(const std::string& word) {
   if (const ForeignName* row = find_foreign_name("", name)) {
     return concat("; ", foreign_text(*row, "model_config"), ", by --set section.key=value");
   }
-  return {};
+  std::vector<std::string_view> names;
+  for (const Section& section : schema()) {
+    for (const Key& key : section.keys) {
+      names.push_back(key.name);
+    }
+  }
+  const std::string_view best = nearest(name, names);
+  constexpr int kLettersOfAMistake = 8;  // one wrong letter in so many
+  return edit_distance(name, best) * kLettersOfAMistake <= static_cast<int>(name.size())
+             ? concat("; did you mean --", best, "?")
+             : std::string();
 }
 
 }  // namespace tapestry::config
