@@ -325,7 +325,8 @@ TEST(Register, ARunGoesOnBitForBit) {
 
 // The model computes with 16-bit values of the masters that an optimizer of one's own updates.
 TEST(Register, AnOwnOptimizerHasMasters) {
-  testing::Trainer trainer(joined(kOptimizer, {"model_config.params_dtype=bfloat16"}));
+  testing::Trainer trainer(
+      joined(kOptimizer, {"training_config.bf16=True", "model_config.params_dtype=bfloat16"}));
   testing::MadeUpSamples samples(trainer.config);
   for (int64_t step = 0; step < 2; ++step) {
     trainer.cell({samples.micro_batch({step, 2 * step}, 0, 1, 2, 0, 1)});
