@@ -159,6 +159,13 @@ TEST(Register, WhatCannotBeRegistered) {
   EXPECT_THAT(
       message_of<ValueError>([] { ModuleRegistry::get_item<ModuleType::kOptimizer>("Sign"); }),
       Says("'Sign' has not been registered; registered: SoftSign"));
+  EXPECT_THAT(message_of<ValueError>([] { get_act_func("soft"); }),
+              Says("'soft' is not known ... gelu ... softsign"));
+  AllConfig config = small_config();
+  config.optimizer_config.optimizer_type = "Sign";
+  const auto model = get_model(config);
+  EXPECT_THAT(message_of<ValueError>([&] { get_optimizer(config, *model); }),
+              Says("'Sign' is not known ... AdamW ... SoftSign"));
   // A failed registration leaves no name.
   EXPECT_THAT(error_of({"optimizer_config.lr_decay_style=empty"}), Says("unknown value 'empty'"));
 }
