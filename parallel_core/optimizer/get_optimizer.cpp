@@ -215,6 +215,9 @@ Made make_optimizer(const OptimizerConfig& config,
     for (const auto& [name, make] : makers()) {
       known += concat(known.empty() ? "" : ", ", name);
     }
+    for (const std::string& name : config::registered_names(ModuleType::kOptimizer)) {
+      known += ", " + name;
+    }
     throw ValueError(
         concat("optimizer_type '", config.optimizer_type, "' is not known; choose one of ", known));
   }

@@ -106,6 +106,9 @@ Activation get_act_func(const std::string& hidden_act, bool use_fused) {
   for (const auto& [name, forms] : table) {
     known += (known.empty() ? "" : ", ") + name;
   }
+  for (const std::string& name : config::registered_names(ModuleType::kActivationFunc)) {
+    known += ", " + name;
+  }
   check<ValueError>(found != table.end(), "hidden_act '", hidden_act,
                     "' is not known; choose one of ", known);
   return use_fused ? found->second.fused : found->second.composed;

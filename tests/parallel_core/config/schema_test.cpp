@@ -218,6 +218,9 @@ TEST(Schema, EveryRowHasAMemberOfItsOwn) {
         case Type::kInitializer:
           changed = Value{0.5};
           break;
+        case Type::kOptions:
+          changed = Value{Value::Map{{"a", Value{0.5}}}};
+          break;
         case Type::kLoraTargets:
         case Type::kMapping:
           continue;

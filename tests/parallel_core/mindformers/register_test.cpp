@@ -159,6 +159,13 @@ TEST(Register, WhatCannotBeRegistered) {
   EXPECT_THAT(
       message_of<ValueError>([] { ModuleRegistry::get_item<ModuleType::kOptimizer>("Sign"); }),
       Says("'Sign' has not been registered; registered: SoftSign"));
+  EXPECT_THAT(message_of<ValueError>([] { get_act_func("soft"); }),
+              Says("'soft' is not known ... gelu ... softsign"));
+  AllConfig config = small_config();
+  config.optimizer_config.optimizer_type = "Sign";
+  const auto model = get_model(config);
+  EXPECT_THAT(message_of<ValueError>([&] { get_optimizer(config, *model); }),
+              Says("'Sign' is not known ... AdamW ... SoftSign"));
   // A failed registration leaves no name.
   EXPECT_THAT(error_of({"optimizer_config.lr_decay_style=empty"}), Says("unknown value 'empty'"));
 }
@@ -325,7 +332,8 @@ TEST(Register, ARunGoesOnBitForBit) {
 
 // The model computes with 16-bit values of the masters that an optimizer of one's own updates.
 TEST(Register, AnOwnOptimizerHasMasters) {
-  testing::Trainer trainer(joined(kOptimizer, {"model_config.params_dtype=bfloat16"}));
+  testing::Trainer trainer(
+      joined(kOptimizer, {"training_config.bf16=True", "model_config.params_dtype=bfloat16"}));
   testing::MadeUpSamples samples(trainer.config);
   for (int64_t step = 0; step < 2; ++step) {
     trainer.cell({samples.micro_batch({step, 2 * step}, 0, 1, 2, 0, 1)});
