@@ -14,6 +14,7 @@
 #include "parallel_core/deferred_values.h"
 #include "parallel_core/estimates/recompute_estimate.h"
 #include "parallel_core/estimates/trained_share.h"
+#include "parallel_core/optimizer/parameter_rules.h"
 #include "parallel_core/pipeline_parallel/pipeline_order.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
 #include "parallel_core/precision.h"
@@ -57,6 +58,28 @@ int64_t MemoryEstimate::peak() const { return std::max(total(), start); }
 
 namespace {
 
+// Muon's with adamw_include: moments of what AdamW has, momentum of the rest.
+double muon_bytes_by_names(const OptimizerConfig& o,
+                           const TransformerConfig& model,
+                           double moments) {
+  double bytes = 0;
+  double all = 0;
+  for (const ModelMatrix& matrix : model_matrices(model)) {
+    const std::vector<std::string> names =
+        rule_names(matrix.module + ".weight", matrix.name + ".weight", model.num_layers);
+    const bool adamw =
+        matrix.shape.size() < 2 ||
+        std::any_of(o.adamw_include->begin(), o.adamw_include->end(),
+                    [&](const std::string& rule) { return rule_matches(rule, names); });
+    const auto copies = static_cast<double>(std::max<int64_t>(matrix.experts, 1));
+    const double weights = weight_elements(matrix) * copies;
+    const double biases = elements_on_rank(matrix) * copies - weights;
+    bytes += weights * (adamw ? moments : 4) + biases * moments;
+    all += weights + biases;
+  }
+  return bytes / all;
+}
+
 // What an optimizer keeps of a parameter, on average. Statistics of rows and columns are nothing
 // beside it.
 double state_bytes_per_parameter(const OptimizerConfig& o, const TransformerConfig& model) {
@@ -69,6 +92,9 @@ double state_bytes_per_parameter(const OptimizerConfig& o, const TransformerConf
   }
   if (o.optimizer_type == "Came") {
     return 4;
+  }
+  if (o.optimizer_type == "Muon" && o.adamw_include) {
+    return muon_bytes_by_names(o, model, moments);
   }
   if (o.optimizer_type == "Muon") {  // moments of embeddings and head, momentum of the rest
     const int64_t experts = model.moe.num_experts;

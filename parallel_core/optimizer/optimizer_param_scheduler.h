@@ -56,8 +56,9 @@ struct OptimizerParamSchedulerOptions {
 /// final_lr. Two do not end at decay: cosine_annealing (cos(pi r) + 1) / 2, which rises again, and
 /// warm_restarts (cos(pi s) + 1) / 2 with the share s of the cycle that N - warmup is in.
 ///
-/// The new styles are those of MindFormers' mindformers/core/lr/lr_schedule.py. Weight decay goes
-/// from start to end over the run. ValueError, naming the key, for values that do not fit together.
+/// Source of polynomial, cosine_restarts, cooldown, cosine_annealing and warm_restarts:
+/// MindFormers, mindformers/core/lr/lr_schedule.py. Weight decay goes from start to end over the
+/// run. ValueError, naming the key, for values that do not fit together.
 class OptimizerParamScheduler final : public optim::Schedule {
  public:
   explicit OptimizerParamScheduler(const OptimizerParamSchedulerOptions& options);

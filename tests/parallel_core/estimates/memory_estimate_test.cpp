@@ -156,6 +156,14 @@ TEST(MemoryEstimate, Kinds) {
   EXPECT_EQ(states({type + "Adafactor"}), 0);
   EXPECT_EQ(states({type + "Adafactor", "optimizer_config.momentum=0.9"}), 4);
   EXPECT_NEAR(states({type + "Muon"}), (4 * 85.1 + 8 * 39.4) / 124.4, 0.02);
+  const std::string names = "optimizer_config.adamw_include=";
+  EXPECT_NEAR(states({type + "Muon", names + "['*embeddings*']"}), (4 * 85.1 + 8 * 39.4) / 124.4,
+              0.02);
+  EXPECT_NEAR(states({type + "Muon", names + "[]"}), 4, 0.01);  // vectors have moments
+  EXPECT_EQ(states({type + "Muon", names + "['*']"}), 8);
+  // The two matrices of the MLP of each of twelve layers.
+  EXPECT_NEAR(states({type + "Muon", names + "['*.linear_fc?.*']"}),
+              4 + 4 * (12 * 2 * 768 * 3072) / 124.4e6, 0.01);
   const MemoryEstimate twice = estimate_memory(preset("124M", {"dataset_config.batch_size=2"}));
   EXPECT_EQ(twice.activations, 2 * adam.activations);
   EXPECT_EQ(twice.parameters, adam.parameters);
