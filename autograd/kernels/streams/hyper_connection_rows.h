@@ -8,8 +8,9 @@ namespace tapestry::kernels {
 
 /// Tokens that are taken together, one to a lane.
 inline constexpr int64_t kStreamLanes = 16;
-/// Columns of a stream that are taken at once.
-inline constexpr int64_t kStreamPanel = 1024;
+/// Columns of a stream that are taken at once: no power of two, as rows that lie so far apart would
+/// share a few places of the first cache.
+inline constexpr int64_t kStreamPanel = 992;
 /// Columns of the weight whose gradient one task sums over all tokens, and tokens at a time.
 inline constexpr int64_t kWeightColumns = 64;
 inline constexpr int64_t kWeightRows = 64;
