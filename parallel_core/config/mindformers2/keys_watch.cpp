@@ -8,7 +8,8 @@ namespace {
 constexpr std::string_view kHealth =
     "MindFormers 2.0 does not act on it; monitor_config under `tapestry` has checks of health that "
     "do, and with this number nothing is checked";
-constexpr std::string_view kNorms = "monitor_config.local_norm_format|monitor_config.target";
+constexpr std::string_view kNorms =
+    "monitor_config.monitor_on|monitor_config.local_norm_format|monitor_config.target";
 constexpr std::string_view kSearched = "an expression found anywhere in a name";
 
 constexpr Row kRows[] = {
@@ -41,8 +42,9 @@ constexpr Row kRows[] = {
      "tensorboard.tensorboard_queue_size", "the newer name of tensorboard_queue_size"},
     {"monitor", "moe_monitor.save_tokens_per_expert_interval", "int?", "null", Fate::kSame,
      "monitor_config.save_tokens_per_expert_interval"},
-    {"monitor", "moe_monitor.target_layers", "int|list?", "null", Fate::kSame,
-     "monitor_config.tokens_per_expert_layers"},
+    {"monitor", "moe_monitor.target_layers", "int|list?", "null", Fate::kRule,
+     "monitor_config.tokens_per_expert_layers",
+     "a number: the first layers; a list: their numbers"},
 
     {"context", "mode", "int", "1", Fate::kRefused, "",
      "operations run eagerly; files of static graphs have the sections of MindFormers 1.x", "1"},

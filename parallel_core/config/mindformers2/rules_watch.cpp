@@ -1,5 +1,6 @@
 // Rules of `monitor`, `profiler`, `callbacks` and `lora_config`.
 #include <array>
+#include <utility>
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/mindformers2/reading.h"
@@ -106,6 +107,31 @@ void translate_callbacks(Reading& r) {
   }
 }
 
+// What is measured at every step has to be switched on.
+void switch_on(Reading& r) {
+  for (const char* key : {"local_norm", "device_norm", "local_loss", "device_loss"}) {
+    if (const std::string path = concat("monitor.train_state.", key); is_on(r, path)) {
+      r.put("monitor_config.monitor_on", "True", path);
+      r.put("monitor_config.step_interval", "1", path);
+      return;
+    }
+  }
+}
+
+// One number is that of the first layers here, and a list of one layer there is that layer.
+void translate_layers(Reading& r) {
+  constexpr const char* kLayers = "monitor.moe_monitor.target_layers";
+  const RawNode* node = r.find(kLayers);
+  if (node == nullptr || node->kind == RawNode::Kind::kNull) {
+    return;
+  }
+  RawNode layers = *node;
+  if (layers.items.size() == 1) {
+    layers.items.push_back(layers.items.front());
+  }
+  r.put("monitor_config.tokens_per_expert_layers", std::move(layers));
+}
+
 // Names of MindFormers' modules in an expression, as those in memory here.
 std::string renamed(std::string text) {
   struct Name {
@@ -131,6 +157,8 @@ std::string renamed(std::string text) {
 
 void translate_watch(Reading& r) {
   translate_norms(r);
+  switch_on(r);
+  translate_layers(r);
   translate_tensorboard(r);
   translate_profiler(r);
   translate_callbacks(r);

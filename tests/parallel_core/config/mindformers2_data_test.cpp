@@ -105,6 +105,9 @@ TEST(MindFormers2Data, WatchingAndProfiles) {
       "    device_norm: True\n  tensorboard:\n    tensorboard_dir: tb\n"
       "profiler:\n  enable_profiling: True\n  start_step: 2\n  end_step: 3\n"
       "  profiler_level: 1\n");
+  EXPECT_TRUE(c.monitor_config.monitor_on);
+  EXPECT_EQ(c.monitor_config.step_interval, 1);
+  EXPECT_FALSE(qwen3("").monitor_config.monitor_on);
   EXPECT_THAT(*c.monitor_config.local_norm_format, ElementsAre("log"));
   EXPECT_THAT(c.monitor_config.target, ElementsAre("wq", "a\\.b"));
   EXPECT_TRUE(c.monitor_config.local_loss_format.has_value());
