@@ -80,6 +80,14 @@ std::vector<float> biased(std::span<const float> values, std::span<const float> 
   return out;
 }
 
+// Of numbers [E] those of the chosen experts, [T, k] float32.
+Tensor numbers_of_experts(const Tensor& numbers,
+                          const std::vector<int32_t>& experts,
+                          int64_t topk) {
+  const int64_t count = std::ssize(experts);
+  return index_select(numbers.to(kFloat32), 0, tensor(experts, {count})).view({count / topk, topk});
+}
+
 void check_tokens(const GroupTokens& tokens, const Tensor& x, int64_t hidden) {
   check<ValueError>(x.dim() == 2 && x.size(1) == hidden && x.size(0) == std::ssize(tokens.numbers),
                     "router: x must be [", tokens.numbers.size(), ", ", hidden,
@@ -274,9 +282,7 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
   out.gates =
       expert_gates(out.logits, scores, tensor(out.experts, {x.size(0), choice_.topk}), gates_);
   if (per_expert_scale_ != nullptr) {
-    const Tensor chosen = tensor(out.experts, {x.size(0) * choice_.topk});
-    out.gates = out.gates *
-                index_select(per_expert_scale_->to(kFloat32), 0, chosen).view(out.gates.shape());
+    out.gates = out.gates * numbers_of_experts(*per_expert_scale_, out.experts, choice_.topk);
   }
 
   // The losses count what the scores alone would choose, without a bias, and by

@@ -91,7 +91,7 @@ TEST(FormulaKeys, CountsOfExpertsAreOfLayersThatHaveSome) {
   EXPECT_THAT(refusal_of(joined_keys(counts, {monitor + "tokens_per_expert_layers=[0]"})),
               Says("tokens_per_expert_layers: ... names no layer; give [N]"));
   EXPECT_THAT(refusal_of(joined_keys(kMixture, {monitor + "save_tokens_per_expert_interval=0"})),
-              Says("save_tokens_per_expert_interval ... above 0"));
+              Says("save_tokens_per_expert_interval ... must be > 0"));
   EXPECT_THAT(model_with({monitor + "save_tokens_per_expert_interval=1"}).notes,
               Contains(HasSubstr("has no effect on a model of num_experts 1")));
   EXPECT_THAT(model_with({monitor + "tokens_per_expert_layers=[1]"}).notes,
@@ -102,7 +102,7 @@ TEST(FormulaKeys, StartsOfAdaptersAreChecked) {
   const std::string lora = "lora_config.";
   const Keys on = {lora + "use_lora=True"};
   EXPECT_THAT(refusal_of(joined_keys(on, {lora + "lora_a_std=0.0"})),
-              Says("lora_a_std ... above 0"));
+              Says("lora_a_std ... must be > 0"));
   EXPECT_THAT(refusal_of(joined_keys(on, {lora + "lora_b_std=0.1", lora + "use_dora=True"})),
               Says("lora_b_std: is 0.1 beside use_dora"));
   EXPECT_THAT(refusal_of(joined_keys(on, {lora + "exclude_cells=['a(']"})),
@@ -113,7 +113,7 @@ TEST(FormulaKeys, StartsOfAdaptersAreChecked) {
 
 TEST(FormulaKeys, IntervalOfEventFilesNeedsAFolder) {
   EXPECT_THAT(refusal_of({"tensorboard.tensorboard_log_interval=0"}),
-              Says("tensorboard_log_interval ... above 0"));
+              Says("tensorboard_log_interval ... must be > 0"));
   EXPECT_THAT(model_with({"tensorboard.tensorboard_log_interval=5"}).notes,
               Contains(HasSubstr("has no effect without tensorboard_dir")));
 }

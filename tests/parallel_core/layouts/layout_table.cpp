@@ -355,6 +355,8 @@ const std::vector<LayoutRow>& layout_table() {
       {"moe_shared", "tp=2,dp=2,ep=2,zero=z3"},
       {"moe_sigmoid", "tp=2,sp,dp=2,ep=4,etp=1,micro=3", {}, true},
       {"moe_sigmoid", "pp=2,dp=2,ep=2,micro=3"},
+      {"moe_scores", "tp=2,sp,dp=2,ep=2,micro=3", {}, true},
+      {"moe_scores", "cp=2,pp=2,dp=2,ep=2,micro=3", {}, true},
       {"moe_dropout", "tp=2,sp,dp=2,ep=2"},
       {"moe_dropout", "cp=2,dp=2,ep=2"},
       {"moe_per_token", "tp=2,dp=2,ep=2,micro=3"},

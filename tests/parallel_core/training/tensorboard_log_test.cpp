@@ -156,7 +156,7 @@ TEST_F(TensorBoardLogTest, IntervalKeepsEveryNthStepAndEvaluations) {
   config_.tensorboard.tensorboard_log_interval = 3;
   log_steps({}, 7);
   {
-    TensorBoardLog log(config_, {.steps_done = 7, .samples_done = 56, .global_batch_size = 8});
+    TensorBoardLog log(config_, {.global_batch_size = 8, .steps_done = 7, .samples_done = 56});
     FinishedStep evaluated{.record = {.step = 8, .step_time_ms = 1, .eval_loss = 0.5},
                            .result = some_result()};
     log.after(evaluated);

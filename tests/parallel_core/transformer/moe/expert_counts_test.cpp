@@ -17,7 +17,8 @@ using testing::Overrides;
 
 using Counts = std::vector<std::vector<int64_t>>;  // [micro-batches of the global batch][E]
 
-const Overrides kCounted = {"model_config.mtp_num_layers=1",
+const Overrides kCounted = {"model_config.position_embedding_type=rope",
+                            "model_config.mtp_num_layers=1",
                             "model_config.num_layers=4",
                             "monitor_config.save_tokens_per_expert_interval=1",
                             "moe_config.num_experts=4",
