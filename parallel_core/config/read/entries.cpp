@@ -142,7 +142,7 @@ void Entries::read_foreign_value(const ForeignName& row,
   const auto idle = split_text(row.idle, '|');
   const bool is_idle = std::find(idle.begin(), idle.end(), value.scalar) != idle.end();
   const bool takes_idle_alone =
-      row.use == ForeignName::Use::kNothing || row.use == ForeignName::Use::kSwitch;
+      row.use == ForeignName::Use::kNothing || row.use == ForeignName::Use::kMeans;
   if (takes_idle_alone && !idle.empty() && !is_idle && value.kind != RawNode::Kind::kNull) {
     findings_.error(value.place, concat(row.name, ": ", value.scalar,
                                         " has no counterpart: ", row.note, "; leave it out"));
@@ -155,7 +155,8 @@ void Entries::read_foreign_value(const ForeignName& row,
     }
     return;
   }
-  if (row.use == ForeignName::Use::kSame || row.use == ForeignName::Use::kSwitch) {
+  if (row.use == ForeignName::Use::kSame || row.use == ForeignName::Use::kSwitch ||
+      row.use == ForeignName::Use::kMeans) {
     repetitions_.push_back({&row, value});
     return;
   }

@@ -323,7 +323,7 @@ constexpr ForeignName kNames[] = {
     {"train_dataset.input_columns", "", "recorded steps have tokens, labels and masks",
      Use::kNothing},
     {"train_dataset_task.type", "dataset_config.step_data_as_samples",
-     "of a folder only recorded steps are read", Use::kSwitch, "NumpyDataloader"},
+     "of a folder only recorded steps are read", Use::kMeans, "NumpyDataloader"},
     {"parallel.full_batch", "", kOwnRows, Use::kNothing, "False|false"},
     {"parallel.dataset_strategy", "", kOwnRows, Use::kNothing},
     {"per_print_times", "training_config.log_interval", kEveryStep},

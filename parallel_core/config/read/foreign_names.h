@@ -23,11 +23,12 @@ struct ForeignName {
     kNothing,  ///< read: it can only mean what is done anyway, as `note` says
     kSame,     ///< read: it repeats the key `here`, whose value it must have
     kSwitch,   ///< read: that it is there sets the key `here` to True, or to `idle`
+    kMeans,    ///< read: the value `idle`, and no other, sets the key `here` to True
   };
   Use use = Use::kMessage;
   /// Of a row that is read: values (as they are written, separated by '|') that leave the keys
-  /// alone with kValue, and that alone are taken with kNothing; empty: none, or with kNothing any.
-  /// With kSwitch the value that a key gets which is not written.
+  /// alone with kValue, and that alone are taken with kNothing and kMeans; empty: none, or with
+  /// kNothing any. With kSwitch the value that a key gets which is not written.
   std::string_view idle = {};
 };
 

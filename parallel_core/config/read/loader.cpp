@@ -390,16 +390,17 @@ std::string Loader::place_of(const std::string& key) const {
 void Loader::switch_on() {
   for (const Repetition& repetition : entries_.repetitions()) {
     const ForeignName& row = *repetition.row;
-    if (row.use != ForeignName::Use::kSwitch) {
+    const bool has_value = row.use == ForeignName::Use::kSwitch && !row.idle.empty();
+    if (row.use != ForeignName::Use::kSwitch && row.use != ForeignName::Use::kMeans) {
       continue;
     }
     const std::string path(row.here);
     const Key& key = *key_at(path);
-    const std::string wanted(row.idle.empty() ? "True" : row.idle);
+    const std::string wanted(has_value ? row.idle : "True");
     if (const Entry* entry = entries_.find(path)) {
       std::string complaint;
       const Value value = parse_value(key, entry->node, complaint);
-      if (complaint.empty() && (row.idle.empty() ? to_yaml(value) != wanted : value.is_null())) {
+      if (complaint.empty() && (has_value ? value.is_null() : to_yaml(value) != wanted)) {
         findings_.error(
             entry->node.place,
             concat(path, ": is ", to_yaml(value), ", but ", repetition.node.scalar, " at ",

@@ -302,8 +302,9 @@ std::string render_configuration_markdown() {
                    : row.use == Use::kSwitch
                        ? concat("`", row.here, ": ", row.idle.empty() ? "True" : row.idle, "`",
                                 row.idle.empty() ? "" : ", unless that is given")
-                   : row.use == Use::kSame ? concat("nothing; has the value of `", row.here, "`")
-                                           : "nothing",
+                   : row.use == Use::kMeans ? concat("`", row.here, ": True`")
+                   : row.use == Use::kSame  ? concat("nothing; has the value of `", row.here, "`")
+                                            : "nothing",
                    row.note.empty() ? "" : concat(": ", row.note));
     std::string idle;
     for (const std::string_view value :
