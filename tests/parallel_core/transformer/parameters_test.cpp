@@ -295,6 +295,17 @@ TEST(InitialValue, ASliceHasTheNumbersOfTheWhole) {
   }
 }
 
+TEST(InitialValue, OfGivenNumbers) {
+  LogicalInit init = whole("b.bias", {4}, InitMethod::numbers({3, 1, 4, 1.5}));
+  EXPECT_EQ(initial_value({4}, {init}).to_vector<float>(), (std::vector<float>{3, 1, 4, 1.5}));
+  init.logical.view_shape = init.logical.slice_shape = {2};
+  init.logical.end = 2;
+  init.logical.offset = {1};
+  EXPECT_EQ(initial_value({2}, {init}).to_vector<float>(), (std::vector<float>{1, 4}));
+  const LogicalInit few = whole("b.bias", {4}, InitMethod::numbers({3, 1}));
+  EXPECT_THROW(initial_value({4}, {few}), ValueError);
+}
+
 // Every kind is a function of the place in the global matrix, and spreads as it says.
 TEST(InitialValue, EveryInitMethod) {
   using Kind = InitMethod::Kind;
