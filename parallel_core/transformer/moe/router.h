@@ -10,6 +10,7 @@
 #include "nn/module.h"
 #include "nn/module_call.h"
 #include "parallel_core/config/config.h"
+#include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
 #include "parallel_core/transformer/moe/balance_loss.h"
 #include "parallel_core/transformer/moe/capacity.h"
 #include "parallel_core/transformer/moe/expert_choice.h"
