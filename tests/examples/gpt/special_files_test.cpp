@@ -19,7 +19,7 @@ using ::testing::Not;
 enum class Kind { kPipe, kDevice, kGiant, kFolder, kLine };
 
 constexpr Kind kAll[] = {Kind::kPipe, Kind::kDevice, Kind::kGiant, Kind::kFolder, Kind::kLine};
-constexpr const char* kNames[] = {"a pipe", "a device", "a giant", "a folder", "a line"};
+constexpr const char* kSpecialFiles[] = {"a pipe", "a device", "a giant", "a folder", "a line"};
 
 const std::string kRun = " --config_path run.yaml";
 
@@ -69,7 +69,7 @@ class SpecialFiles : public ProgramTest {
       fs::rename(path, path + ".aside");
     }
     for (const Kind kind : kinds) {
-      SCOPED_TRACE(std::string(kNames[static_cast<int>(kind)]) + " as " + file + ": " + program +
+      SCOPED_TRACE(std::string(kSpecialFiles[static_cast<int>(kind)]) + " as " + file + ": " + program +
                    " " + arguments);
       fs::create_directories(fs::path(path).parent_path());
       put(kind, path);
