@@ -247,18 +247,25 @@ std::optional<std::string> spelled_config(const po::variables_map& arguments,
                                                  : spelled_yaml(config, words.front(), ranks);
 }
 
-// Prints it, or writes it to the file of --to.
-void give_config(const po::variables_map& arguments, const std::string& text) {
+// Rank 0 prints it, or writes it to the file of --to. False if it was not asked for.
+bool gives_config(const po::variables_map& arguments,
+                  const AllConfig& config,
+                  const ProcessGroup& world) {
+  const std::optional<std::string> text = spelled_config(arguments, config, world.size());
+  if (!text || world.rank() != 0) {
+    return text.has_value();
+  }
   if (arguments.count("to") == 0) {
-    print_result(text);
-    return;
+    print_result(*text);
+    return true;
   }
   const std::string path = arguments["to"].as<std::string>();
   check<ValueError>(!std::filesystem::exists(path), path,
                     ": is there already; give another name, or remove it");
   AtomicFile file(path);
-  file.write(text);
+  file.write(*text);
   file.commit();
+  return true;
 }
 
 }  // namespace
@@ -336,10 +343,7 @@ int run_pretrain(const std::vector<std::string>& given,
     asked.load.overrides.push_back(std::move(override));
   }
   AllConfig config = load_config(asked.path, asked.load, job.world()->size());
-  if (const auto text = spelled_config(arguments, config, job.world()->size())) {
-    if (first) {
-      give_config(arguments, *text);
-    }
+  if (gives_config(arguments, config, *job.world())) {
     return kFinished;
   }
   if (first && !resumes && arguments.count("config_path") == 0) {

@@ -69,8 +69,8 @@ class SpecialFiles : public ProgramTest {
       fs::rename(path, path + ".aside");
     }
     for (const Kind kind : kinds) {
-      SCOPED_TRACE(std::string(kSpecialFiles[static_cast<int>(kind)]) + " as " + file + ": " + program +
-                   " " + arguments);
+      SCOPED_TRACE(std::string(kSpecialFiles[static_cast<int>(kind)]) + " as " + file + ": " +
+                   program + " " + arguments);
       fs::create_directories(fs::path(path).parent_path());
       put(kind, path);
       // Addresses, as the sanitizers' shadow needs more: 4 GB.
