@@ -130,8 +130,8 @@ po::options_description pretrain_options() {
   options.add_options()("verbose", "with --dry_run: also all keys, and where the memory goes");
   options.add_options()(
       "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
-      "compare a layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process; exit code 1 and "
-      "the first difference if there is one (docs/parallel.md)");
+      "compare a layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process and name the "
+      "first difference (docs/parallel.md)");
   options.add_options()("verify_steps", po::value<int64_t>()->default_value(3)->value_name("N"),
                         "steps that --verify_layout trains");
   options.add_options()("plot_schedule", po::value<std::string>()->value_name("FILE"),
@@ -139,11 +139,9 @@ po::options_description pretrain_options() {
   options.add_options()(
       "print_config",
       po::value<std::vector<std::string>>()->multitoken()->zero_tokens()->value_name("[2.0]"),
-      "print the resolved configuration with the origin of each value, or in the sections of "
-      "MindFormers 2.0, and exit");
+      "print all values and their origins, or the sections of 2.0");
   options.add_options()("convert_config", po::value<std::string>()->value_name("1.x|2.0"),
-                        "print the file in the other spelling, that of MindFormers 2.0 or of "
-                        "1.x, and exit (docs/mindformers2.md)");
+                        "print the file in this MindFormers spelling");
   options.add_options()("to", po::value<std::string>()->value_name("FILE.yaml"),
                         "with --convert_config: write there");
   options.add_options()("replay", po::value<std::string>()->value_name("DIR"),
@@ -199,18 +197,17 @@ std::string page_of(const po::options_description& options, const std::string& t
   std::ostringstream text;
   text << "\nSections of FILE (--help SECTION lists the keys of one):\n"
        << render_sections_help()
-       << "\nLooking for faults (dumps, comparisons): --help accuracy, docs/accuracy.md.\n"
-       << "Presets: examples/gpt/pretrain_gpt_*.yaml. Several ranks: "
-          "examples/gpt/pretrain_gpt.sh.\n"
+       << "\nPresets: examples/gpt/*.yaml. Several ranks: pretrain_gpt.sh. Looking for faults: "
+          "--help "
+          "accuracy.\n"
           "Exit codes: 0 finished, 2 wrong configuration or input, 1 any other failure.\n";
   std::ostringstream fitting;
   fitting << options;
-  return fit_to_terminal(
-             OutputStream::kOut,
-             "Usage: pretrain_gpt [--config_path FILE] [OPTION]...\n"
-             "       pretrain_gpt --resume DIR [OPTION]...\n"
-             "       pretrain_gpt --plot RUN... [--out FILE.svg] [--x steps|tokens|time]\n"
-             "       pretrain_gpt --report RUN... [--out FILE.html] [--x steps|tokens|time]\n\n") +
+  return fit_to_terminal(OutputStream::kOut,
+                         "Usage: pretrain_gpt [--config_path FILE] [OPTION]...\n"
+                         "       pretrain_gpt --resume DIR [OPTION]...\n"
+                         "       pretrain_gpt --plot|--report RUN... [--out FILE] [--x "
+                         "steps|tokens|time]\n\n") +
          fitting.str() + fit_to_terminal(OutputStream::kOut, text.str());
 }
 
