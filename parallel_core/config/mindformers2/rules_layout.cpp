@@ -167,6 +167,23 @@ void check_context(Reading& r) {
   }
 }
 
+// The layer behind the model's own predicts further tokens, and here does what the last one does.
+// False if that is not what is asked for.
+bool drop_layer_ahead(Reading& r, const char* path, std::vector<int64_t>& layers) {
+  if (!r.has_section("model") || r.integer("model.num_nextn_predict_layers") == 0 ||
+      layers.back() != r.integer("model.num_hidden_layers")) {
+    return true;
+  }
+  const int64_t ahead = layers.back();
+  layers.pop_back();
+  if (layers.empty() || layers.back() != ahead - 1) {
+    r.error(path, concat("has layer ", ahead, ", which predicts further tokens, without layer ",
+                         ahead - 1, ": it recomputes what that one does; name both"));
+    return false;
+  }
+  return true;
+}
+
 // Layers of "5" or "0-19", one behind the other.
 std::optional<std::vector<int64_t>> layers_of(Reading& r, const char* path, const RawNode& list) {
   std::vector<int64_t> layers;
@@ -184,6 +201,9 @@ std::optional<std::vector<int64_t>> layers_of(Reading& r, const char* path, cons
   }
   if (layers.empty()) {
     r.error(path, "names no layers; expected a list such as [0-3]");
+    return std::nullopt;
+  }
+  if (!drop_layer_ahead(r, path, layers)) {
     return std::nullopt;
   }
   return layers;

@@ -88,7 +88,7 @@ void translate_muon(Reading& r) {
   put_or_initial(r, "optimizer.adamw_betas", "optimizer_config.betas", "[0.95, 0.95]");
   put_or_initial(r, "optimizer.adamw_eps", "optimizer_config.eps", "1e-8");
   for (const char* key :
-       {"matched_adamw_rms", "momentum", "nesterov", "ns_steps", "adamw_include"}) {
+       {"matched_adamw_rms", "momentum", "nesterov", "ns_steps", "ns_coefficients"}) {
     if (const RawNode* node = r.find(concat("optimizer.", key))) {
       r.put(concat("optimizer_config.", key), *node);
     }
@@ -134,9 +134,7 @@ void translate_decay(Reading& r) {
     return;
   }
   if (r.is_null(kExclude)) {
-    if (find_key("optimizer_config", "weight_decay_exclude") != nullptr) {
-      r.put("optimizer_config.weight_decay_exclude", list_node({}, r.place(kExclude)));
-    }
+    r.put("optimizer_config.weight_decay_exclude", list_node({}, r.place(kExclude)));
   } else {
     r.put("optimizer_config.weight_decay_exclude", *r.find(kExclude));
   }

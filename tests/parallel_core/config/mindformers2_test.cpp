@@ -241,6 +241,14 @@ TEST(MindFormers2, Recompute) {
       of("  mode: select\n  select_module:\n    mlp\\..*: [0-1]\n    \".*layernorm\": [0-1]\n"
          "  exclude_op: [MatMul]\n");
   EXPECT_THAT(*chosen->select_recompute_layers, ElementsAre(0, 1));
+  // The layer that predicts further tokens has the number behind the model's own.
+  const auto with_ahead = [](const std::string& layers) {
+    return deepseek("recompute:\n  mode: full\n  full_recompute_layer: " + layers + "\n")
+        .parallel_config.recompute_config;
+  };
+  EXPECT_THAT(*with_ahead("[1, 3-4]")->recompute_layers, ElementsAre(1, 3));
+  EXPECT_THAT(complaints([&] { with_ahead("[1, 4]"); }), Says("has layer 4 ... without layer 3"));
+  EXPECT_THAT(complaints([&] { with_ahead("[1, 5]"); }), Says("layer 5 is not one of 0 to 3"));
   EXPECT_THAT(complaint("recompute:\n  mode: full\n"), Says("needs full_recompute_layer"));
   EXPECT_THAT(complaint("recompute:\n  mode: select\n"), Says("needs select_module"));
   EXPECT_THAT(complaint("recompute:\n  mode: full\n  full_recompute_layer: [3, 1]\n"),
