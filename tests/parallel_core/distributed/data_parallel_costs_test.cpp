@@ -67,8 +67,9 @@ void expect_bytes(ProcessGroup& group, Collective collective, int64_t bytes) {
   EXPECT_EQ(group.stats().of(collective).bytes, bytes) << static_cast<int>(collective);
 }
 
-// The scalars of a step: tokens and their loss masks, the loss, and with shards the norm.
-constexpr int64_t kScalars = 3 * 8;
+// The scalars of a step: tokens, their loss masks and sequences, the loss, and with shards the
+// norm.
+constexpr int64_t kScalars = 4 * 8;
 
 TEST(DataParallelCosts, BytesOfAStepAreThoseOfTheory) {
   for (const int ranks : {2, 3}) {
