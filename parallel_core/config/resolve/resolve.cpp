@@ -589,6 +589,13 @@ bool Resolution::asked(const char* section, const char* name) const {
   return differs_from_default(config_, section, name) || overridden(concat(section, ".", name));
 }
 
+bool Resolution::asked_beside(const std::string& other,
+                              const char* section,
+                              const char* name) const {
+  return differs_from_default(config_, section, name) ||
+         (overridden(concat(section, ".", name)) && !overridden(other));
+}
+
 void Resolution::derived(const std::string& key, const std::string& from) {
   config_.origins[key] = {ConfigOrigin::Kind::kDerived, "derived from " + from, "", ""};
 }

@@ -31,6 +31,9 @@ class Resolution {
   bool overridden(const std::string& key) const;
   /// Whether somebody wants the key's value: it is not the default, or is overridden.
   bool asked(const char* section, const char* name) const;
+  /// The same beside `other`, which excludes it: a command line that gives both takes a file's
+  /// value back by the default, since not every key has a null.
+  bool asked_beside(const std::string& other, const char* section, const char* name) const;
   /// Records that the key's value follows from others.
   void derived(const std::string& key, const std::string& from);
   void error(const std::string& key, const std::string& message);

@@ -33,7 +33,8 @@ void resolve_data_source(Resolution& r) {
       r.error(concat("dataset_config.", key), "needs train_data_path beside it");
     }
   }
-  if (data.train_data_path && r.asked("dataset_config", "split")) {
+  if (data.train_data_path &&
+      r.asked_beside("dataset_config.train_data_path", "dataset_config", "split")) {
     r.error("dataset_config.split",
             "divides data_path, but each part has data of its own in train_data_path; leave one "
             "of them out");

@@ -182,7 +182,9 @@ void check_single_family(Resolution& r) {
       "lr_restart_mult"};
   for (const char* name : kOthers) {
     const bool names_own = own && std::string_view(name) == "lr_decay_style";
-    if (!names_own && r.asked("optimizer_config", name)) {
+    const char* const other =
+        own ? "optimizer_config.lr_decay_style" : "optimizer_config.learning_rate_scheduler_kwargs";
+    if (!names_own && r.asked_beside(other, "optimizer_config", name)) {
       r.error(concat("optimizer_config.", name),
               own ? concat("has no effect with lr_decay_style ",
                            *r.config().optimizer_config.lr_decay_style,

@@ -200,9 +200,8 @@ void resolve_clipping(Resolution& r) {
   if (!r.sound({kUse, kNorm, kClip})) {
     return;
   }
-  // A command line that gives both takes a file's clip_grad back by 0, which has no null.
-  const bool taken_back = clip == 0 && r.overridden("training_config.grad_clip_kwargs");
-  if (training.grad_clip_kwargs && r.asked("optimizer_config", "clip_grad") && !taken_back) {
+  if (training.grad_clip_kwargs &&
+      r.asked_beside("training_config.grad_clip_kwargs", "optimizer_config", "clip_grad")) {
     r.error(kClip, concat("given beside training_config.grad_clip_kwargs; keep one of them",
                           clip > 0 ? "" : ": grad_clip_kwargs=null clips nothing"));
   }

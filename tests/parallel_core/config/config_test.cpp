@@ -294,6 +294,12 @@ TEST(Config, ClippingInTwoKeys) {
     EXPECT_THAT(message_of<ValueError>([&] { with(wrong); }),
                 ::testing::AllOf(HasSubstr("use_clip_grad"), HasSubstr("keep ")));
   }
+  // A command line takes a clip_grad of before back by 0, where it gives the other key, too.
+  EXPECT_EQ(clip({"optimizer_config.clip_grad=2.0", kwargs, "optimizer_config.clip_grad=0"}), 0.0);
+  EXPECT_THAT(message_of<ValueError>([&] {
+                clip({kwargs, "optimizer_config.clip_grad=2.0"});
+              }),
+              HasSubstr("given beside training_config.grad_clip_kwargs"));
 }
 
 TEST(Config, RecordedStepsAreNotShuffled) {
