@@ -40,7 +40,7 @@ Tensor named_weight(const std::string& name, const Shape& shape, double factor) 
   }
   std::vector<float> values;
   for (const int64_t number : named_integers(name, count, 257)) {
-    double value = static_cast<double>(number - 128) / 256;
+    double value = static_cast<double>(number - 128) / 512;
     if (name.ends_with("norm.weight")) {
       value = 1 + value / 2;
     } else if (name.starts_with("tok_embeddings")) {

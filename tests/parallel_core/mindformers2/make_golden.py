@@ -36,7 +36,7 @@ def integers(name, count, bound):
 def weight(name, shape):
     """Multiples of 1/256 up to half; gains lie around 1, embeddings are four times as large, and
     selection biases a quarter."""
-    values = (integers(name, math.prod(shape), 257) - 128) / 256
+    values = (integers(name, math.prod(shape), 257) - 128) / 512
     if name.endswith("norm.weight"):
         values = 1 + values / 2
     if name.startswith("tok_embeddings"):
