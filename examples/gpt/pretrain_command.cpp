@@ -23,6 +23,7 @@
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/post_training/run_task.h"
 #include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/evaluate_checkpoint.h"
 #include "parallel_core/training/files/resumed_run.h"
@@ -373,7 +374,8 @@ int run_pretrain(const std::vector<std::string>& given,
                               .ranks_on_host = job.ranks_on_host(),
                               .rank_on_host = job.rank_on_host(),
                               .progress_text = job.progress_text(),
-                              .parts = modes.parts()};
+                              .parts = modes.parts(),
+                              .task = post_training::run_task};
   return modes.train(arguments, config, std::move(training), job);
 }
 

@@ -21,6 +21,7 @@
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/post_training/run_task.h"
 #include "parallel_core/training/data/run_data.h"
 #include "parallel_core/training/data/sft_run_data.h"
 #include "parallel_core/training/log/logging.h"
@@ -382,7 +383,8 @@ FinetuneSummary finetune(const FinetuneOptions& options) {
                            .ranks_on_host = options.ranks_on_host,
                            .rank_on_host = options.rank_on_host,
                            .progress_text = options.progress_text,
-                           .parts = options.parts};
+                           .parts = options.parts,
+                           .task = post_training::run_task};
   training.observers.push_back(
       [&](TrainOneStepCell& cell) { return std::make_unique<WeightsWatch>(cell, options.world); });
   if (data.validation != nullptr) {

@@ -13,6 +13,7 @@
 
 #include "autograd/kernels/machine/dtype.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/post_training_config.h"
 #include "parallel_core/config/yaml/value.h"
 
 namespace tapestry {
@@ -692,6 +693,7 @@ struct AllConfig {
   OptimizerConfig optimizer_config;
   MoEConfig moe_config;
   LoraConfig lora_config;
+  PostTrainingConfig post_training_config;
   TensorBoardConfig tensorboard;
   MonitorConfig monitor_config;
   /// Values of keys that no code reads, by "section.key", where they are not the defaults.

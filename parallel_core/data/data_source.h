@@ -10,6 +10,7 @@
 
 #include "parallel_core/data/gpt_dataset.h"
 #include "parallel_core/data/row_origin.h"
+#include "parallel_core/data/row_sequences.h"
 #include "parallel_core/data/token_dataset.h"
 
 namespace tapestry::data {
@@ -29,6 +30,9 @@ struct Batch {
   std::vector<std::vector<int64_t>> document_starts;
   /// [batch, seq, seq], 1 where a key (last axis) is hidden from a query. Empty means causal.
   std::vector<uint8_t> attention_mask;
+  /// The prompts with completions that each row holds, for objectives that speak of them; else
+  /// empty. Rows of different micro-batches may then have different lengths.
+  std::vector<std::vector<RowSequence>> sequences;
   /// Where row `row` of this batch comes from, found out when it is asked for: documents of data
   /// sets, or a row of recorded steps. Takes 0 .. batch - 1, IndexError for others. Empty for rows
   /// that come from nowhere, as those that tests make up.

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "nn/module.h"
 #include "nn/module_call.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
+#include "parallel_core/pipeline_parallel/token_scores.h"
 
 namespace tapestry {
 
@@ -38,6 +40,9 @@ struct ModelInput {
   /// The tokens continue texts whose keys and values are kept (transformer/kv_cache.h): then they
   /// are [1, N], with position_ids, and no mask, documents or labels. Outlives the call.
   const CachedStep* cached = nullptr;
+  /// With labels: the model tells these of each token (ModelOutput::scores) and makes no loss.
+  /// Outlives the call.
+  const TokenScoresRequest* scores = nullptr;
   /// In a pipeline: which of the rank's chunks runs, and what it gets from the chunk before: hidden
   /// states of hidden_shape() and hidden_dtype().
   int chunk = 0;
@@ -62,6 +67,8 @@ struct ModelOutput {
   double token_count = 0;  ///< sum(mask), over whole sequences
   /// Of ModelInput::ahead, on the last stage. They are no part of `loss`.
   std::vector<AheadLoss> ahead = {};
+  /// Of ModelInput::scores, on the last stage; then there is no loss.
+  std::optional<TokenScores> scores = std::nullopt;
 };
 inline void append_observed(TensorList& out, const ModelInput& input) {
   out.insert(out.end(), {input.tokens, input.hidden});

@@ -15,6 +15,7 @@
 #include "parallel_core/training/data/own_run_data.h"
 #include "parallel_core/training/data/run_data.h"
 #include "parallel_core/training/ranks/initialize_ranks.h"
+#include "parallel_core/training/run_task.h"
 #include "parallel_core/training/step/evaluation_metric.h"
 #include "parallel_core/training/step/run_part.h"
 #include "parallel_core/training/training.h"
@@ -49,6 +50,10 @@ struct PretrainOptions {
   std::vector<std::function<std::unique_ptr<StepObserver>(TrainOneStepCell& cell)>> observers = {};
   /// Pieces that want to know of the run before it begins: diagnosis::run_parts(), or one's own.
   std::vector<RunPartFactory> parts = {};
+  /// Makes what the run trains for in place of the next token: post_training::run_task, or one's
+  /// own; empty, or a null task: nothing else. A configuration with a task that nobody makes is
+  /// refused.
+  RunTaskFactory task = {};
   bool zero_learning_rate = false;  ///< learning rate and weight decay are 0 in every step
 };
 

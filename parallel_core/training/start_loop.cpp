@@ -180,6 +180,11 @@ void add_observers(StartingRun& run) {
   for (const auto& make : run.options.observers) {
     observers.push_back(run.further_observers.emplace_back(make(*run.cell)).get());
   }
+  if (run.task != nullptr) {
+    for (auto& piece : run.task->observers(run.config, *run.cell)) {
+      observers.push_back(run.further_observers.emplace_back(std::move(piece)).get());
+    }
+  }
   if (run.options.rehearsed_steps) {
     observers.push_back(&run.last_step.emplace(*run.options.rehearsed_steps));
   }
@@ -203,6 +208,10 @@ void restore_state(StartingRun& run) {
                                        ? static_cast<const optim::Schedule&>(run.zero_schedule)
                                        : *run.schedule.schedule;
   run.cell.emplace(*run.model, *run.optimizer, applied, run.config, run.data_parallel.get());
+  if (run.task != nullptr) {
+    run.objective = run.task->objective(run.config, *run.cell);
+    run.cell->set_objective(run.objective.get());
+  }
   if (run.config.training_config.rampup_batch_size) {
     run.cell->set_position({.samples = 0});
   }

@@ -87,6 +87,12 @@ void check_before_start(StartingRun& run) {
   }
   check_output_paths(config.training_config);
   check_evaluation(config, run.options.metrics, run.options.evaluation != nullptr);
+  if (run.options.task) {
+    run.task = run.options.task(config);
+  }
+  check<ValueError>(run.task != nullptr || !config.post_training_config.task,
+                    "post_training_config.task ", config.post_training_config.task.value_or(""),
+                    ": this program makes no such task (PretrainOptions::task)");
   run.parts = make_parts(run.options.parts);
   require_parts(config, pointers_to(run.parts));
   for (const auto& part : run.parts) {

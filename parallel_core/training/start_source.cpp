@@ -105,6 +105,13 @@ void choose_weights(StartingRun& run) {
 
 void open_run_data(StartingRun& run) {
   const DataState* resumed = run.resume && run.resume->data ? &*run.resume->data : nullptr;
+  if (run.task != nullptr) {
+    run.data = run.task->open_data(run.config, *run.options.world, DataUse::kTraining, resumed);
+    if (run.task->has_data_before_model()) {
+      check_first_step(run.config, run.data);
+    }
+    return;
+  }
   run.data = run.options.data
                  ? open_own_data(run.config, run.options.data, *run.options.world, resumed)
                  : open_data(run.config, *run.options.world, DataUse::kTraining, resumed);

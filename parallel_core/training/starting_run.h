@@ -46,6 +46,7 @@ struct StartingRun {
   int64_t available = 0;       ///< bytes that this rank could use before it allocated any
   bool is_first_rank = false;  ///< which writes the files
   std::vector<std::unique_ptr<RunPart>> parts;
+  std::unique_ptr<RunTask> task;  ///< null: the next token
   bool is_started_again = false;  ///< see resume.h
   bool goes_on_in_place = false;  ///< in the files of an earlier start of the same run
   std::optional<OutputFolder> folder;
@@ -58,6 +59,7 @@ struct StartingRun {
   ResumedSchedule schedule;
   optim::ConstantSchedule zero_schedule{0, 0};
   std::optional<TrainOneStepCell> cell;
+  std::unique_ptr<StepObjective> objective;  ///< of the task
   TrainerState trainer;
   HfSource beside_weights;    ///< on the first rank
   std::string resolved_yaml;  ///< content of config.yaml
@@ -99,6 +101,8 @@ void make_run_model(StartingRun& run);
 void log_summary(const StartingRun& run, const std::string& time);
 /// Gradient buffers and optimizer, with the weights that only their shards can hold.
 void make_run_optimizer(StartingRun& run);
+/// Lets the task compute what it needs of the model, whose own weights come back afterwards.
+void prepare_task(StartingRun& run);
 
 // State of the run, its files and the pieces of its loop (start_loop.cpp).
 

@@ -75,5 +75,6 @@ void resolve_attention_scores(Resolution& resolution);
 void resolve_schedule(Resolution& resolution);
 void resolve_tensorboard(Resolution& resolution);
 void resolve_monitor(Resolution& resolution);
+void resolve_post_training(Resolution& resolution);
 
 }  // namespace tapestry::config

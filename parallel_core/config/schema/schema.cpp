@@ -69,7 +69,7 @@ std::span<const Section> schema() {
     static std::deque<std::vector<Key>> kept;
     return std::span<const Key>(kept.emplace_back(with_keys_without_effect(section, read)));
   };
-  static const std::array<Section, 9> sections = {{
+  static const std::array<Section, 10> sections = {{
       {"training_config", "Training", "Length, logging, precision, checkpoints.",
        all_keys("training_config", training_keys())},
       {"parallel_config", "Parallel layout", "How the model is spread over ranks.",
@@ -85,6 +85,9 @@ std::span<const Section> schema() {
       {"moe_config", "Mixture of experts", "Experts in place of the dense MLP.",
        all_keys("moe_config", moe_keys())},
       {"lora_config", "LoRA", "Low-rank fine-tuning.", all_keys("lora_config", lora_keys())},
+      {"post_training_config", "Post-training",
+       "Preferences, rewards, distillation and reinforcement, in TRL's names.",
+       all_keys("post_training_config", post_training_keys())},
       {"tensorboard", "TensorBoard", "Event files that TensorBoard shows.",
        all_keys("tensorboard", tensorboard_keys())},
       {"monitor_config", "Monitors",

@@ -141,6 +141,7 @@ std::span<const Key> model_keys();
 std::span<const Key> optimizer_keys();
 std::span<const Key> moe_keys();
 std::span<const Key> lora_keys();
+std::span<const Key> post_training_keys();
 std::span<const Key> tensorboard_keys();
 std::span<const Key> monitor_keys();
 

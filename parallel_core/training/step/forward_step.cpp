@@ -75,7 +75,8 @@ ModelInput to_model_input(const data::Batch& batch, int64_t unit, int64_t depths
 PipelineWork pipeline_work(
     ParallelModel& model,
     const std::vector<data::Batch>& micro_batches,
-    std::function<StageOutput(int64_t micro_batch, ModelOutput& output)> finish) {
+    std::function<StageOutput(int64_t micro_batch, ModelOutput& output)> finish,
+    const TokenScoresRequest* scores) {
   PipelineWork work;
   work.micro_batches = static_cast<int64_t>(micro_batches.size());
   work.chunks = model.stage().num_chunks();
@@ -84,13 +85,15 @@ PipelineWork pipeline_work(
     const data::Batch& batch = micro_batches[static_cast<size_t>(i)];
     return model.hidden_shape(batch.batch, batch.seq);
   };
-  work.forward = [&model, &micro_batches, finish = std::move(finish)](int chunk, int64_t i,
-                                                                      const Tensor& hidden) {
+  work.forward = [&model, &micro_batches, scores, finish = std::move(finish)](
+                     int chunk, int64_t i, const Tensor& hidden) {
     const data::Batch& batch = micro_batches[static_cast<size_t>(i)];
     random_context().sample_ids = batch.sample_ids;
-    const bool at_the_end = model.stage().is_last(chunk) && model.is_training();
+    const bool at_the_end =
+        model.stage().is_last(chunk) && model.is_training() && scores == nullptr;
     ModelInput input =
         to_model_input(batch, model.sequence_unit(), at_the_end ? model.tokens_ahead() : 0);
+    input.scores = scores;
     input.chunk = chunk;
     input.hidden = hidden;
     ModelOutput output = model(input);

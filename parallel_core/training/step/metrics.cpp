@@ -158,6 +158,9 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
   for (size_t depth = 1; depth <= result.mtp_losses.size(); ++depth) {
     line[concat("mtp_", depth, "_loss")] = number(result.mtp_losses[depth - 1]);
   }
+  for (const auto& [name, value] : result.task) {
+    line[name] = number(value);
+  }
   line["grad_norm"] = number(result.grad_norm);
   line["lr"] = nlohmann::ordered_json::array();
   for (const double lr : result.lr) {

@@ -230,11 +230,25 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
   }
   const double parts = static_cast<double>(micro_batches.size()) * data_parallel_size();
   random_context().step = position_.seen;
+  if (objective_ != nullptr) {
+    const PhaseScope phase("objective");
+    objective_->begin_step(network_, position_.seen + 1, micro_batches, /*training=*/true);
+  }
   result.mtp_losses.assign(static_cast<size_t>(network_.tokens_ahead()), 0);
   const auto start = std::chrono::steady_clock::now();
   double loss = 0;
-  PipelineWork work =
-      pipeline_work(network_, micro_batches, [&](int64_t /*micro_batch*/, ModelOutput& output) {
+  PipelineWork work = pipeline_work(
+      network_, micro_batches,
+      [&](int64_t micro_batch, ModelOutput& output) {
+        if (objective_ != nullptr) {
+          Tensor part = objective_->part(micro_batch,
+                                         micro_batches[static_cast<size_t>(micro_batch)], output);
+          const double own = part.item();
+          result.local_losses.push_back(own * parts);
+          loss += own;
+          Tensor gradient = scalar(result.loss_scale, part.dtype());
+          return StageOutput{std::move(part), std::move(gradient)};
+        }
         output.logits = {};  // nobody else holds them: their gradient can take their place
         // The model's loss is the mean over its micro-batch. Its share is that among the
         // micro-batches of all ranks, so that gradients are simply summed.
@@ -250,7 +264,8 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
         }
         loss += own * share;
         return objective(output, share, result);
-      });
+      },
+      objective_ != nullptr ? objective_->scores() : nullptr);
   work.messages.overlap = overlap_p2p_;
   const PipelineReport report = get_forward_backward_func(work.chunks)(work);
   result.compute_ms =
@@ -270,6 +285,9 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
   }
   sum_over_sequences(std::span(sums).subspan(1));
   std::copy(sums.begin() + 2, sums.end(), result.mtp_losses.begin());
+  if (objective_ != nullptr) {
+    result.task = objective_->finish_step();
+  }
   return sums[1];
 }
 
@@ -304,6 +322,13 @@ void TrainOneStepCell::measure_local(std::set<std::string> names) {
   if (gradients_ != nullptr) {
     gradients_->measure_local(std::move(names));
   }
+}
+
+void TrainOneStepCell::set_objective(StepObjective* objective) {
+  check<ValueError>(gradients_ != nullptr || objective == nullptr,
+                    "optimizer_in_backward updates with the gradients of a mean cross entropy; "
+                    "switch it off for another objective");
+  objective_ = objective;
 }
 
 void TrainOneStepCell::set_gradient_source(GradientSource source, std::string name) {

@@ -25,6 +25,7 @@
 #include "parallel_core/training/step/forward_step.h"
 #include "parallel_core/training/step/norm_spikes.h"
 #include "parallel_core/training/step/qk_clip.h"
+#include "parallel_core/training/step/step_objective.h"
 #include "parallel_core/transformer/max_logits.h"
 #include "parallel_core/transformer/moe/moe_statistics.h"
 
@@ -51,6 +52,7 @@ struct StepResult {
   double grad_norm = 0;        ///< over all parameters, unscaled, before clipping
   std::vector<double> lr;      ///< of this update, per group
   double loss_tokens = 0;      ///< sum of the loss masks
+  NamedValues task;            ///< what a StepObjective has measured
   int64_t tokens = 0;          ///< tokens that went through the model
   int64_t sequences = 0;       ///< the rows that these are
   std::optional<PipelineBubble> bubble;  ///< with more than one stage
@@ -161,6 +163,11 @@ class TrainOneStepCell {
   /// Who looks at the steps before their updates; null: nobody. Has to outlive its time here.
   void set_examiner(StepExaminer* examiner) { examiner_ = examiner; }
 
+  /// What the steps minimise in place of the model's loss, over losses of further tokens too; null:
+  /// that. Has to outlive its time here. ValueError with optimizer_in_backward.
+  void set_objective(StepObjective* objective);
+  StepObjective* objective() { return objective_; }
+
   /// Whole gradients of a step by logical name, unscaled, the same on every rank, and where they
   /// are from; none: those that were computed. Asked on every rank before the norm is taken. What
   /// is found takes the place of what was computed for norm, clipping and update; gradient
@@ -238,6 +245,7 @@ class TrainOneStepCell {
   GradientSource gradient_source_;
   std::string gradient_source_name_;
   StepExaminer* examiner_ = nullptr;
+  StepObjective* objective_ = nullptr;
   Generator::State random_before_;  // of the rank's default generator, when the step began
 };
 

@@ -1,0 +1,51 @@
+// Units of sequences as the micro-batches of a run.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "parallel_core/data/data_source.h"
+#include "parallel_core/post_training/rows/pack_sequences.h"
+#include "parallel_core/sft/row_order.h"
+
+namespace tapestry::post_training {
+
+/// Which units are drawn when: every unit once an epoch, in the order of the file or in one of its
+/// own each epoch, epoch after epoch without end. Not thread-safe.
+class UnitOrder {
+ public:
+  UnitOrder(int64_t units, bool shuffle, int64_t seed);
+
+  int64_t units() const { return rows_.num_examples(); }
+  /// The unit that is drawn as number `sample`, from 0 over all epochs.
+  int64_t unit(int64_t sample);
+  int64_t epoch(int64_t sample) const { return sample / units(); }
+
+ private:
+  sft::RowOrder rows_;
+};
+
+/// batch_size counts units: micro-batch m of a step is batch_size * dp_size successive units, of
+/// which rank r takes the r-th part, packed into rows. A step has the same units in every layout.
+class UnitSource final : public data::DataSource {
+ public:
+  UnitSource(std::shared_ptr<const SequenceSet> set, UnitOrder order, const RowRoom& room);
+
+  data::Batch micro_batch(data::BatchPosition position,
+                          int64_t micro_index,
+                          int64_t micro_batch_num,
+                          int64_t micro_batch_size,
+                          int64_t dp_rank,
+                          int64_t dp_size) override;
+  int64_t seq_length() const override { return room_.seq_length; }
+  /// Beyond any run: epochs do not end.
+  int64_t size_in_samples() const override;
+  int64_t epoch(int64_t first_sample) const override { return order_.epoch(first_sample); }
+
+ private:
+  std::shared_ptr<const SequenceSet> set_;
+  UnitOrder order_;
+  RowRoom room_;
+};
+
+}  // namespace tapestry::post_training

@@ -1,0 +1,17 @@
+#include "parallel_core/post_training/run_task.h"
+
+#include <string>
+
+#include "autograd/tensor/error.h"
+
+namespace tapestry::post_training {
+
+std::unique_ptr<RunTask> run_task(const AllConfig& config) {
+  const std::string task = config.post_training_config.task.value_or("");
+  if (task.empty()) {
+    return nullptr;
+  }
+  throw ValueError(concat("post_training_config.task ", task, ": is not built yet"));
+}
+
+}  // namespace tapestry::post_training
