@@ -1,0 +1,101 @@
+#include "parallel_core/post_training/rows/pack_sequences.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/post_training/rows/unit_source.h"
+
+namespace tapestry::post_training {
+namespace {
+
+using testing::ElementsAre;
+
+// Pairs whose ids say whose they are.
+SequenceSet two_pairs() {
+  SequenceSet set(2);
+  set.add(std::vector<int32_t>{1, 2}, std::vector<int32_t>{3, 4, 5});
+  set.add(std::vector<int32_t>{1, 2}, std::vector<int32_t>{6});
+  set.add(std::vector<int32_t>{11}, std::vector<int32_t>{12});
+  set.add(std::vector<int32_t>{11}, std::vector<int32_t>{13, 14});
+  return set;
+}
+
+TEST(PackSequences, SequencesShareRowsAsDocuments) {
+  const std::vector<int64_t> numbers = {0, 1};
+  const data::Batch batch = pack_sequences(two_pairs(), numbers, {.seq_length = 16, .unit = 2});
+  EXPECT_EQ(batch.batch, 1);
+  EXPECT_EQ(batch.seq, 8);
+  EXPECT_THAT(batch.tokens, ElementsAre(1, 2, 3, 4, 5, 1, 2, 6));
+  EXPECT_THAT(batch.labels, ElementsAre(2, 3, 4, 5, 0, 2, 6, 0));
+  EXPECT_THAT(batch.loss_mask, ElementsAre(0, 1, 1, 1, 0, 0, 1, 0));
+  EXPECT_THAT(batch.position_ids, ElementsAre(0, 1, 2, 3, 4, 0, 1, 2));
+  EXPECT_THAT(batch.document_starts, ElementsAre(ElementsAre(0, 5)));
+  EXPECT_THAT(batch.sequences,
+              ElementsAre(ElementsAre(
+                  data::RowSequence{.number = 0, .first = 0, .tokens = 5, .prompt = 2},
+                  data::RowSequence{.number = 1, .first = 5, .tokens = 3, .prompt = 2})));
+}
+
+TEST(PackSequences, WithoutPackingEachHasARow) {
+  const std::vector<int64_t> numbers = {2, 3};
+  const data::Batch batch = pack_sequences(
+      two_pairs(), numbers, {.seq_length = 16, .unit = 1, .pad_id = 9, .packing = false});
+  EXPECT_EQ(batch.batch, 2);
+  EXPECT_THAT(batch.tokens, ElementsAre(11, 12, 9, 11, 13, 14));
+  EXPECT_THAT(batch.loss_mask, ElementsAre(1, 0, 0, 1, 1, 0));
+}
+
+TEST(PackSequences, TooLongIsRefused) {
+  const std::vector<int64_t> numbers = {0};
+  EXPECT_THROW(pack_sequences(two_pairs(), numbers, {.seq_length = 4}), ValueError);
+}
+
+// All sequences of a step, in the order of ranks and micro-batches.
+std::vector<int64_t> drawn(int64_t micro_batches, int64_t rows, int64_t ranks) {
+  SequenceSet set(1);
+  for (int32_t i = 0; i < 12; ++i) {
+    set.add(std::vector<int32_t>{i}, std::vector<int32_t>{i});
+  }
+  UnitSource source(std::make_shared<SequenceSet>(set), UnitOrder(12, /*shuffle=*/true, 7),
+                    {.seq_length = 2});
+  std::vector<int64_t> all;
+  for (int64_t m = 0; m < micro_batches; ++m) {
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const data::Batch batch =
+          source.micro_batch({.step = 1, .first_sample = 8}, m, micro_batches, rows, rank, ranks);
+      for (const auto& row : batch.sequences) {
+        all.push_back(row.front().number);
+      }
+    }
+  }
+  return all;
+}
+
+TEST(UnitSource, AStepHasTheSameUnitsInEveryLayout) {
+  const std::vector<int64_t> whole = drawn(1, 8, 1);
+  EXPECT_EQ(drawn(1, 4, 2), whole);
+  EXPECT_EQ(drawn(2, 2, 2), whole);
+}
+
+TEST(UnitOrder, AnEpochHasEveryUnitOnce) {
+  UnitOrder order(5, /*shuffle=*/true, 3);
+  std::vector<int64_t> first;
+  std::vector<int64_t> second;
+  for (int64_t k = 0; k < 5; ++k) {
+    second.push_back(order.unit(5 + k));
+    first.push_back(order.unit(k));
+  }
+  EXPECT_NE(first, second);
+  EXPECT_THAT(first, testing::UnorderedElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(second, testing::UnorderedElementsAre(0, 1, 2, 3, 4));
+  UnitOrder in_order(3, /*shuffle=*/false, 3);
+  EXPECT_EQ(in_order.unit(4), 1);
+}
+
+}  // namespace
+}  // namespace tapestry::post_training
