@@ -1,5 +1,6 @@
 #include "parallel_core/post_training/rows/unit_source.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -48,7 +49,14 @@ data::Batch UnitSource::micro_batch(data::BatchPosition position,
       numbers.push_back(order_.unit(first + i) * per_unit + side);
     }
   }
-  return pack_sequences(*set_, numbers, room_);
+  // Padding that counts goes on to the longest sequence of the step, in any layout.
+  int64_t longest = 0;
+  const int64_t units = counts_padding(room_) ? micro_batch_num * micro_batch_size * dp_size : 0;
+  for (int64_t i = 0; i < units * per_unit; ++i) {
+    const int64_t unit = order_.unit(position.first_sample + i / per_unit);
+    longest = std::max<int64_t>(longest, std::ssize(set_->ids(unit * per_unit + i % per_unit)));
+  }
+  return pack_sequences(*set_, numbers, room_, longest);
 }
 
 }  // namespace tapestry::post_training
