@@ -58,7 +58,7 @@ struct ModelMatrix {
   /// Whether it is the operand of a matrix product.
   bool is_matrix() const {
     return !is_norm() && role != MatrixRole::kVector && role != MatrixRole::kConvolution &&
-           role != MatrixRole::kPerLayerTable;
+           role != MatrixRole::kPerLayerTable && role != MatrixRole::kScore;
   }
 };
 

@@ -318,11 +318,9 @@ Tensor TransformerLanguageModel::predict_ahead(int64_t depth,
 nn::Parameter& TransformerLanguageModel::output_weight() const {
   check<RuntimeError>(stage_.post_process(),
                       "language model: the output layer belongs to the last pipeline stage");
-  check<ValueError>(score_weight_ == nullptr,
-                    "language model: this is a reward model (model_config.score_head), which gives "
-                    "sequences a value and predicts no tokens: it cannot be trained on the next "
-                    "token, write texts or tell their perplexity. `evaluate --reward` asks it, "
-                    "post_training_config.task: reward trains it");
+  check<RuntimeError>(score_weight_ == nullptr,
+                      "language model: has a score head in place of an output layer; see "
+                      "model_config.score_head");
   return output_weight_ != nullptr ? *output_weight_ : embedding_->word_embeddings();
 }
 
