@@ -185,7 +185,8 @@ void add_saved(const TransformerConfig& config,
     }
     check<ValueError>(used, kSaved, ": '", text,
                       "' matches nothing of the model, whose parts have names like ",
-                      some_names(config), ", 'tok_embeddings', 'lm_head'");
+                      some_names(config), ", 'tok_embeddings', '",
+                      config.score_head ? "score" : "lm_head", "'");
   }
 }
 
