@@ -185,11 +185,15 @@ std::string score_config_json(const std::string& text,
                               std::optional<int64_t> pad) {
   const HfConfig file = parse_hf_config(text, path);
   const architectures::Architecture* family = architectures::find(file.model_type);
-  check<ValueError>(family != nullptr && !family->score_class.empty(), path, ": model_type ",
+  check<ValueError>(family == nullptr || !family->score_class.empty(), path, ": model_type ",
                     file.model_type,
                     ": transformers has no model of this family for sequence classification");
   HfJson json = HfJson::parse(text);
-  json["architectures"] = {std::string(family->score_class)};
+  if (family == nullptr) {
+    json["model_config"]["score_head"] = true;
+  } else {
+    json["architectures"] = {std::string(family->score_class)};
+  }
   TokenIds ids = file.token_ids;
   ids.pad = pad ? pad : ids.pad;
   write_score_head(json, ids);

@@ -29,6 +29,8 @@
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
 #include "parallel_core/dist_checkpointing/peft_names.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
+#include "text/tokenizers/huggingface/tokenizer_files.h"
+#include "text/tokenizers/tokenizer.h"
 #include "text/util/file.h"
 
 namespace tapestry {
@@ -487,8 +489,8 @@ void export_adapter_folder(const std::string& adapter, const std::string& output
 namespace {
 
 std::optional<int64_t> pad_id_in(const std::string& folder) {
-  const bool has_tokenizer = data::huggingface::has_tokenizer_files(folder) ||
-                             path_exists(folder + "/tokenizer.model");
+  const bool has_tokenizer =
+      data::huggingface::has_tokenizer_files(folder) || path_exists(folder + "/tokenizer.model");
   const int64_t pad = has_tokenizer ? tokenizer_of_folder(folder)->pad_id() : -1;
   return pad < 0 ? std::nullopt : std::optional(pad);
 }
@@ -502,9 +504,8 @@ MergeSummary merge_folder(const std::string& base,
   bool tied = config.is_tied();
   const Pieces pieces = merge.pieces(tied, summary.remarks);
   const auto files = planned_files(merge, pieces, options.dtype);
-  const bool as_it_was =
-      !options.dtype && !merge.gives_score_head() &&
-      pieces.size() == merge.base().names().size();  // sizes, too
+  const bool as_it_was = !options.dtype && !merge.gives_score_head() &&
+                         pieces.size() == merge.base().names().size();  // sizes, too
   NewFolder folder(options.output);
   const fs::path output = folder.temporary();
   for (const auto& [name, tensors] : files) {

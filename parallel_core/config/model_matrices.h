@@ -16,7 +16,7 @@ namespace tapestry {
 enum class MatrixRole : uint8_t {
   kEmbedding,
   kPositions,
-  kHead,  ///< an output matrix of its own; a tied one is the embedding
+  kHead,   ///< an output matrix of its own; a tied one is the embedding
   kScore,  ///< a head that gives each token one value
   kNorm,
   kQuery,
@@ -139,8 +139,8 @@ std::vector<ModelMatrix> matrices_before_layers(const TransformerConfig& config)
 /// The last norm and an output matrix of its own, or a score head.
 std::vector<ModelMatrix> matrices_after_layers(const TransformerConfig& config);
 
-/// Whether the last stage of a pipeline needs the table of embeddings as well: as the output matrix,
-/// or to read tokens ahead.
+/// Whether the last stage of a pipeline needs the table of embeddings as well: as the output
+/// matrix, or to read tokens ahead.
 bool needs_table_at_end(const TransformerConfig& config);
 
 /// Of the layers that predict further tokens (mtp_num_layers): of each its two norms, the matrix

@@ -28,8 +28,8 @@ LogicalState read_weights(const std::string& path);
 /// (find_adapter_base), and have to be those that it was trained beside. Beside other weights the
 /// adapter is that of config.lora.adapter, or it keeps its start values.
 ///
-/// A model with a score head (config.score_head) also takes the weights of a language model, without
-/// the output layer; its head then keeps its start values.
+/// A model with a score head (config.score_head) also takes the weights of a language model,
+/// without the output layer; its head then keeps its start values.
 void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path);
 
 /// Whether the weights at `path` are those of a language model, on which a model of this

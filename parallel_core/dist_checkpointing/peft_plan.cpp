@@ -393,8 +393,7 @@ std::vector<std::string> saved_patterns(const PeftModules& peft,
 bool parts_tied_head(const PeftModules& peft,
                      const TransformerConfig& model,
                      const std::string& folder) {
-  if (model.untie_embeddings_and_output_weights || model.score_head ||
-      !peft.saves(kOutputLayer) ||
+  if (model.untie_embeddings_and_output_weights || model.score_head || !peft.saves(kOutputLayer) ||
       peft.config().ensure_weight_tying) {
     return false;
   }

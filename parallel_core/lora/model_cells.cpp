@@ -80,7 +80,7 @@ class CellMaker {
     return in_file.ends_with(kEnd) && in_file != full
                ? in_file.substr(0, in_file.size() - kEnd.size())
            : name == "lm_head" || name == "score" ? name
-                                                   : std::string();
+                                                  : std::string();
   }
 
   FileNames names_;

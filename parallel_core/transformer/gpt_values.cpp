@@ -10,11 +10,12 @@ namespace tapestry {
 
 void GPTModel::check_head(const ModelInput& input) const {
   const bool asks_values = input.scores != nullptr && input.scores->values;
-  check<ValueError>(!score_head_ || asks_values,
-                    "gpt: this is a reward model (model_config.score_head): it gives texts a value "
-                    "and predicts no tokens, so it cannot be trained on the next token, write texts "
-                    "or tell their probability. `evaluate --reward` asks it for values, and "
-                    "post_training_config.task: reward trains it");
+  check<ValueError>(
+      !score_head_ || asks_values,
+      "gpt: this is a reward model (model_config.score_head): it gives texts a value "
+      "and predicts no tokens, so it cannot be trained on the next token, write texts "
+      "or tell their probability. `evaluate --reward` asks it for values, and "
+      "post_training_config.task: reward trains it");
   check<ValueError>(score_head_ || !asks_values,
                     "gpt: values are those of a score head, which this model has not "
                     "(model_config.score_head)");

@@ -749,9 +749,10 @@ constexpr Key kKeys[] = {
     {.name = "score_head",
      .field = f<&M::score_head>,
      .form = Form::kTold,
-     .doc = "True: a reward model, whose last layer gives each token one value (`score`, "
-            "[1, hidden_size] without bias) in place of logits. `post_training_config.task: reward` "
-            "sets it, and `from_hf` with a folder for sequence classification."},
+     .doc =
+         "True: a reward model, whose last layer gives each token one value (`score`, "
+         "[1, hidden_size] without bias) in place of logits. `post_training_config.task: reward` "
+         "sets it, and `from_hf` with a folder for sequence classification."},
     {.name = "init_method",
      .field = f<&M::init_method>,
      .check = satisfies(check_initializer, "a distribution, or a constant"),
