@@ -3,6 +3,7 @@
 #include <string>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/post_training/preference_task.h"
 #include "parallel_core/post_training/reward_task.h"
 
 namespace tapestry::post_training {
@@ -11,6 +12,9 @@ std::unique_ptr<RunTask> run_task(const AllConfig& config) {
   const std::string task = config.post_training_config.task.value_or("");
   if (task.empty()) {
     return nullptr;
+  }
+  if (is_preference_task(task)) {
+    return std::make_unique<PreferenceTask>();
   }
   if (task == "reward") {
     return std::make_unique<RewardTask>();

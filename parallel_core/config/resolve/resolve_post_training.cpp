@@ -84,26 +84,6 @@ void resolve_losses(Resolution& r, PostTrainingConfig& p) {
   }
 }
 
-// Log-probabilities and rewards are compared with one another.
-void switch_off_dropout(Resolution& r) {
-  AllConfig& config = r.config();
-  TransformerConfig& model = config.model_config;
-  const std::string why = post_key("disable_dropout");
-  const auto off = [&](const char* key, double& value) {
-    if (r.sound({key}) && value != 0) {
-      r.note(key, concat("is taken for 0 by ", why, "; set that to False to keep it"));
-      value = 0;
-      r.derived(key, why);
-    }
-  };
-  off("model_config.hidden_dropout", model.hidden_dropout);
-  off("model_config.attention_dropout", model.attention_dropout);
-  if (config.lora_config.use_lora) {
-    off("lora_config.lora_dropout", config.lora_config.lora_dropout);
-    model.lora.lora_dropout = config.lora_config.lora_dropout;
-  }
-}
-
 }  // namespace
 
 void resolve_post_training(Resolution& r) {
@@ -135,10 +115,8 @@ void resolve_post_training(Resolution& r) {
     p.disable_dropout = task != "grpo" && task != "distil";
     r.derived(post_key("disable_dropout"), kTask);
   }
-  if (*p.disable_dropout) {
-    switch_off_dropout(r);
-  }
   resolve_losses(r, p);
+  resolve_preferences(r);
 }
 
 }  // namespace tapestry::config

@@ -55,8 +55,6 @@ inline double log_sigmoid(double x) {
 inline Dual sigmoid(const Dual& x) {
   return chain(x, sigmoid(x.value), sigmoid(x.value) * sigmoid(-x.value));
 }
-inline Dual log_sigmoid(const Dual& x) {
-  return chain(x, log_sigmoid(x.value), sigmoid(-x.value));
-}
+inline Dual log_sigmoid(const Dual& x) { return chain(x, log_sigmoid(x.value), sigmoid(-x.value)); }
 
 }  // namespace tapestry::post_training

@@ -135,8 +135,8 @@ CompletionLoss kto_loss(const PostTrainingConfig& config,
                         double kl) {
   const double point = config.loss_type->front() == "kto" ? kl : 0;
   const Dual z = config.beta.value() * (Dual(log_ratio, 1, 0) - point);
-  const Dual loss = desirable ? config.desirable_weight * sigmoid(-z)
-                              : config.undesirable_weight * sigmoid(z);
+  const Dual loss =
+      desirable ? config.desirable_weight * sigmoid(-z) : config.undesirable_weight * sigmoid(z);
   return {loss.value, loss.first};
 }
 

@@ -144,49 +144,50 @@ void DpoObjective::add_gradient(const ScoredCompletion& completion,
 
 void DpoObjective::measure(const ScoredPair& pair,
                            const PairLogProbs& log_probs,
-                           const TokenScores& scores) {
+                           const Measured& measured) {
   const double beta = config_.beta.value();
-  const auto entropy = elements(scores.entropy);
-  const auto means = elements(scores.logit_means);
   const auto measure_one = [&](PreferenceSums::Kind kind, const ScoredCompletion& completion,
                                double log_prob, double reference) {
     sums_.add_completion(kind, log_prob, beta * (log_prob - reference));
-    sums_.add_logits(kind, sum_of(means, completion.begin, completion.end), completion.count());
-    sums_.add_entropy(sum_of(entropy, completion.begin, completion.end), completion.count());
+    sums_.add_logits(kind, measured.logit_means.sum(completion), completion.count());
+    sums_.add_entropy(measured.entropy.sum(completion), completion.count());
   };
   measure_one(PreferenceSums::kChosen, pair.chosen, log_probs.chosen, log_probs.reference_chosen);
   measure_one(PreferenceSums::kRejected, pair.rejected, log_probs.rejected,
               log_probs.reference_rejected);
-  sums_.add_likeliest(sum_of(elements(scores.likeliest), pair.chosen.begin, pair.chosen.end),
-                      pair.chosen.count());
+  sums_.add_likeliest(measured.likeliest.sum(pair.chosen), pair.chosen.count());
   sums_.add_right_order(log_probs.chosen - log_probs.reference_chosen >
                         log_probs.rejected - log_probs.reference_rejected);
 }
 
 Tensor DpoObjective::part(int64_t micro_batch, const data::Batch& batch, ModelOutput& output) {
   const TokenScores& scores = output.scores.value();
-  const auto log_probs = elements(scores.log_probs);
-  std::vector<float> gradient(log_probs.size());
+  const ScoreValues log_probs(scores.log_probs);
+  const Measured measured = {.entropy = ScoreValues(scores.entropy),
+                             .logit_means = ScoreValues(scores.logit_means),
+                             .likeliest = ScoreValues(scores.likeliest)};
+  const ScoreValues squares =
+      config_.use_weighting ? ScoreValues(scores.square_sums) : ScoreValues();
+  std::vector<float> gradient(log_probs.span().size());
   double value = 0;
   PairScores of_pair{.place = first_places_[static_cast<size_t>(micro_batch)]};
   for (const ScoredPair& pair : scored_pairs(batch)) {
     of_pair.log_probs = reference_of(pair);
-    of_pair.log_probs.chosen = policy_sum(log_probs, pair.chosen, pair);
-    of_pair.log_probs.rejected = policy_sum(log_probs, pair.rejected, pair);
+    of_pair.log_probs.chosen = policy_sum(log_probs.span(), pair.chosen, pair);
+    of_pair.log_probs.rejected = policy_sum(log_probs.span(), pair.rejected, pair);
     if (config_.use_weighting) {
-      const auto squares = elements(scores.square_sums);
       const auto mean = [&](const ScoredCompletion& c) {
-        const double sum = sum_of(log_probs, c.begin, c.end) - sum_of(squares, c.begin, c.end);
+        const double sum = log_probs.sum(c) - squares.sum(c);
         return sum / static_cast<double>(std::max<int64_t>(c.count(), 1));
       };
       of_pair.weight = std::exp(mean(pair.chosen) + mean(pair.rejected));
     }
     const PairLoss loss = loss_of(of_pair);
     const double of_token = -sft_weight_ / chosen_tokens_;
-    value += loss.value + of_token * sum_of(log_probs, pair.chosen.begin, pair.chosen.end);
+    value += loss.value + of_token * log_probs.sum(pair.chosen);
     add_gradient(pair.chosen, pair, loss.by_chosen, of_token, gradient);
     add_gradient(pair.rejected, pair, loss.by_rejected, 0, gradient);
-    measure(pair, of_pair.log_probs, scores);
+    measure(pair, of_pair.log_probs, measured);
     ++of_pair.place;
   }
   return known_loss(scores.log_probs, value, gradient);

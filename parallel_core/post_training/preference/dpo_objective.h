@@ -38,11 +38,15 @@ class DpoObjective final : public StepObjective {
   NamedValues finish_step() override;
 
  private:
-  /// A pair's place in lists of the step: that of its micro-batch's first one, and on.
   struct PairScores {
     PairLogProbs log_probs;
     double weight = 1;  ///< WPO's
-    int64_t place = 0;
+    int64_t place = 0;  ///< among the rank's pairs of the step
+  };
+  struct Measured {
+    ScoreValues entropy;
+    ScoreValues logit_means;
+    ScoreValues likeliest;
   };
   double discount(int64_t token, const ScoredPair& pair) const;
   double policy_sum(std::span<const float> log_probs,
@@ -57,7 +61,7 @@ class DpoObjective final : public StepObjective {
                     double derivative,
                     double of_token,
                     std::vector<float>& gradient) const;
-  void measure(const ScoredPair& pair, const PairLogProbs& log_probs, const TokenScores& scores);
+  void measure(const ScoredPair& pair, const PairLogProbs& log_probs, const Measured& measured);
 
   PostTrainingConfig config_;
   std::shared_ptr<const TaskExamples> examples_;

@@ -54,19 +54,16 @@ void KtoObjective::begin_step(ParallelModel& model,
 
 Tensor KtoObjective::part(int64_t /*micro_batch*/, const data::Batch& batch, ModelOutput& output) {
   const TokenScores& scores = output.scores.value();
-  const auto log_probs = elements(scores.log_probs);
-  const auto entropy = elements(scores.entropy);
-  const auto means = elements(scores.logit_means);
+  const ScoreValues log_probs(scores.log_probs);
+  const ScoreValues entropy(scores.entropy);
+  const ScoreValues means(scores.logit_means);
   const double beta = config_.beta.value();
-  std::vector<float> gradient(log_probs.size());
+  std::vector<float> gradient(log_probs.span().size());
   double value = 0;
   for (const ScoredCompletion& completion : scored_completions(batch)) {
-    const auto sum = [&](std::span<const float> values) {
-      return sum_of(values, completion.begin, completion.end);
-    };
     const bool desirable =
         examples_->labels[static_cast<size_t>(examples_->unit_of(completion.number))] != 0;
-    const double log_prob = sum(log_probs);
+    const double log_prob = log_probs.sum(completion);
     const double log_ratio =
         log_prob - references_.examples->sum(examples_->sequence_of(completion.number));
     const CompletionLoss loss = kto_loss(config_, log_ratio, desirable, kl_);
@@ -75,8 +72,8 @@ Tensor KtoObjective::part(int64_t /*micro_batch*/, const data::Batch& batch, Mod
               static_cast<float>(loss.derivative / count_));
     const auto kind = desirable ? PreferenceSums::kChosen : PreferenceSums::kRejected;
     sums_.add_completion(kind, log_prob, beta * log_ratio);
-    sums_.add_logits(kind, sum(means), completion.count());
-    sums_.add_entropy(sum(entropy), completion.count());
+    sums_.add_logits(kind, means.sum(completion), completion.count());
+    sums_.add_entropy(entropy.sum(completion), completion.count());
   }
   return known_loss(scores.log_probs, value, gradient);
 }

@@ -69,18 +69,18 @@ OddsObjective::Terms OddsObjective::terms_of(const PairLogProbs& pair) const {
 void OddsObjective::measure_logits(PreferenceSums::Kind kind,
                                    const ScoredCompletion& completion,
                                    const data::Batch& batch,
-                                   std::span<const float> means) {
+                                   const ScoreValues& means) {
   const auto first = batch.loss_mask.begin() + completion.first;
   const auto last = batch.loss_mask.begin() + completion.last;
   const int64_t positions = std::count_if(first, last, [](float counts) { return counts > 0; });
-  sums_.add_logits(kind, sum_of(means, completion.first, completion.last), positions);
+  sums_.add_logits(kind, means.sum(completion.first, completion.last), positions);
 }
 
 Tensor OddsObjective::part(int64_t /*micro_batch*/, const data::Batch& batch, ModelOutput& output) {
   const TokenScores& scores = output.scores.value();
-  const auto log_probs = elements(scores.log_probs);
-  const auto means = elements(scores.logit_means);
-  std::vector<float> gradient(log_probs.size());
+  const ScoreValues log_probs(scores.log_probs);
+  const ScoreValues means(scores.logit_means);
+  std::vector<float> gradient(log_probs.span().size());
   const auto add_gradient = [&](int64_t begin, int64_t end, double of_token) {
     for (int64_t t = begin; t < end; ++t) {
       gradient[static_cast<size_t>(t)] += static_cast<float>(of_token);
@@ -88,14 +88,13 @@ Tensor OddsObjective::part(int64_t /*micro_batch*/, const data::Batch& batch, Mo
   };
   double value = 0;
   for (const ScoredPair& pair : scored_pairs(batch)) {
-    const auto sum = [&](const ScoredCompletion& c) { return sum_of(log_probs, c.begin, c.end); };
-    const PairLogProbs of_pair = {.chosen = sum(pair.chosen),
-                                  .rejected = sum(pair.rejected),
+    const PairLogProbs of_pair = {.chosen = log_probs.sum(pair.chosen),
+                                  .rejected = log_probs.sum(pair.rejected),
                                   .chosen_tokens = pair.chosen.count(),
                                   .rejected_tokens = pair.rejected.count()};
     const Terms terms = terms_of(of_pair);
     const int64_t learned = first_learned(pair.chosen);
-    const double nll = nll_weight_ > 0 ? -sum_of(log_probs, learned, pair.chosen.end) : 0;
+    const double nll = nll_weight_ > 0 ? -log_probs.sum(learned, pair.chosen.end) : 0;
     value += terms.loss.value / pairs_ + nll_weight_ * nll / learned_tokens_;
     add_gradient(pair.chosen.begin, pair.chosen.end, terms.loss.by_chosen / pairs_);
     add_gradient(pair.rejected.begin, pair.rejected.end, terms.loss.by_rejected / pairs_);

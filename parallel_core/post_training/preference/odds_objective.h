@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "parallel_core/config/config.h"
@@ -44,7 +43,7 @@ class OddsObjective final : public StepObjective {
   void measure_logits(PreferenceSums::Kind kind,
                       const ScoredCompletion& completion,
                       const data::Batch& batch,
-                      std::span<const float> means);
+                      const ScoreValues& means);
 
   PostTrainingConfig config_;
   bool is_orpo_;
@@ -53,7 +52,7 @@ class OddsObjective final : public StepObjective {
   TokenScoresRequest request_ = {.logit_means = true};
   // Of the step.
   double pairs_ = 0;
-  double learned_tokens_ = 0;        // of what was chosen
+  double learned_tokens_ = 0;         // of what was chosen
   std::vector<double> further_sums_;  // nll, log_odds, log_sigmoid_odds
   PreferenceSums sums_;
 };

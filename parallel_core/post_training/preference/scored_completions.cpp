@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry::post_training {
@@ -18,13 +19,12 @@ std::vector<ScoredCompletion> scored_completions(const data::Batch& batch) {
       const int64_t first = start + sequence.first;
       const int64_t end = first + std::max<int64_t>(sequence.tokens - 1, 0);
       const bool is_last = i + 1 == sequences.size();
-      all.push_back(
-          {.number = sequence.number,
-           .tokens = sequence.tokens,
-           .begin = std::min(first + std::max<int64_t>(sequence.prompt, 1) - 1, end),
-           .end = end,
-           .first = first,
-           .last = is_last ? start + batch.seq : start + sequences[i + 1].first});
+      all.push_back({.number = sequence.number,
+                     .tokens = sequence.tokens,
+                     .begin = std::min(first + std::max<int64_t>(sequence.prompt, 1) - 1, end),
+                     .end = end,
+                     .first = first,
+                     .last = is_last ? start + batch.seq : start + sequences[i + 1].first});
     }
   }
   return all;
@@ -55,10 +55,9 @@ std::vector<ScoredPair> scored_pairs(const data::Batch& batch) {
   return pairs;
 }
 
-std::span<const float> elements(const Tensor& scores) {
-  check<RuntimeError>(scores.dtype() == kFloat32 && scores.is_contiguous(),
-                      "scores of tokens are float32 without gaps");
-  return {scores.data<float>(), static_cast<size_t>(scores.numel())};
+ScoreValues::ScoreValues(const Tensor& scores) : held_(dense(scores.detach())) {
+  check<RuntimeError>(held_.dtype() == kFloat32, "scores of tokens are float32, got ",
+                      name_of(held_.dtype()));
 }
 
 double sum_of(std::span<const float> values, int64_t begin, int64_t end) {

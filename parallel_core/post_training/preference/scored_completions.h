@@ -36,10 +36,26 @@ struct ScoredPair {
 /// the other.
 std::vector<ScoredPair> scored_pairs(const data::Batch& batch);
 
-/// The elements of scores, float32 without gaps.
-std::span<const float> elements(const Tensor& scores);
-
 /// The sum of values[begin, end), in double.
 double sum_of(std::span<const float> values, int64_t begin, int64_t end);
+
+/// The elements of scores, [B, S] row-major, without gradients.
+class ScoreValues {
+ public:
+  ScoreValues() = default;
+  explicit ScoreValues(const Tensor& scores);
+  std::span<const float> span() const {
+    return {held_.data<float>(), static_cast<size_t>(held_.numel())};
+  }
+  /// The sum of [begin, end), in double.
+  double sum(int64_t begin, int64_t end) const { return sum_of(span(), begin, end); }
+  /// Over the tokens of a completion.
+  double sum(const ScoredCompletion& completion) const {
+    return sum(completion.begin, completion.end);
+  }
+
+ private:
+  Tensor held_;
+};
 
 }  // namespace tapestry::post_training
