@@ -116,10 +116,8 @@ void make_run_model(StartingRun& run) {
   const AdapterRun& adapter = weights.adapter;
   const bool all_are_loaded = !weights.path.empty() && !weights.upcycles && adapter.loads_base();
   const bool new_head =
-      all_are_loaded && !run.options.model &&
-      starts_score_head(run.config.model_config, adapter.on && adapter.adapter != weights.path
-                                                     ? adapter.base.path
-                                                     : weights.path);
+      all_are_loaded && !run.options.model && adapter.adapter.empty() &&
+      starts_score_head(run.config.model_config, adapter.on ? adapter.base.path : weights.path);
   run.model = make_model(run.config, run.options, weights.in_pieces, all_are_loaded && !new_head);
   if (new_head) {
     log_info(concat("score.weight is new: ", run.config.model_config.hidden_size,

@@ -64,6 +64,12 @@ RewardModel::RewardModel(const RewardModelOptions& options)
   format_ = chat_format_of_examples(config, tokenizer());
 }
 
+int32_t RewardModel::eod_id() const {
+  const std::optional<int64_t> own = opened_.saved.config.dataset_config.eos_token_id;
+  const int64_t end = own ? *own : tokenizer().eod_id();
+  return static_cast<int32_t>(end >= 0 ? end : opened_.saved.eod_id);
+}
+
 std::vector<int32_t> RewardModel::encode(const JudgedText& text, const std::string& place) const {
   ExampleLine line;
   line.is_conversation = text.prompt.is_array();

@@ -57,8 +57,8 @@ class RewardModel {
 
   const data::Tokenizer& tokenizer() const { return *opened_.saved.tokenizer; }
   const chat::ChatFormat* chat_format() const { return format_ ? &*format_ : nullptr; }
-  /// The token that ends a text.
-  int32_t eod_id() const { return static_cast<int32_t>(opened_.saved.eod_id); }
+  /// The token that ends a text: the tokenizer's, as the data of task reward have it.
+  int32_t eod_id() const;
   const std::string& folder() const { return opened_.folder; }
   /// Most tokens of a sequence.
   int64_t context() const { return opened_.saved.config.model_config.seq_length; }
