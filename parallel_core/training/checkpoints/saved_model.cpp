@@ -225,8 +225,10 @@ HfSource source_of_run(const AllConfig& config,
 // The id that rows of texts are filled up with, at which no value is taken.
 std::optional<int64_t> pad_of_texts(const AllConfig& config, const data::Tokenizer& tokenizer) {
   const DatasetConfig& d = config.dataset_config;
-  const std::optional<int64_t> end = d.eos_token_id ? d.eos_token_id : id_or_none(tokenizer.eod_id());
-  const std::optional<int64_t> own = d.pad_token_id ? d.pad_token_id : id_or_none(tokenizer.pad_id());
+  const std::optional<int64_t> end =
+      d.eos_token_id ? d.eos_token_id : id_or_none(tokenizer.eod_id());
+  const std::optional<int64_t> own =
+      d.pad_token_id ? d.pad_token_id : id_or_none(tokenizer.pad_id());
   return own ? own : end;
 }
 

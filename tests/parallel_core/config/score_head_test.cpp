@@ -15,11 +15,11 @@ namespace tapestry {
 namespace score_head_config_test {
 namespace {
 
-using testing::Overrides;
-using testing::small_config;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::Overrides;
+using testing::small_config;
 
 const std::string kReward = "post_training_config.task=reward";
 const std::string kHead = "model_config.score_head=True";
