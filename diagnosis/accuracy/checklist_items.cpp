@@ -285,6 +285,7 @@ constexpr ChecklistItem kItems[] = {
     {kStructure, "model_config.mlp_has_bias", Effect::kMeaning, kAnotherModel},
     {kStructure, "model_config.untie_embeddings_and_output_weights", Effect::kMeaning,
      "the head is the token table on one side alone"},
+    {kStructure, "model_config.score_head", Effect::kMeaning, "one side alone is a reward model"},
     {.group = kStructure,
      .key = "model_config.hidden_dropout",
      .advice = "set it to 0 on both sides to compare",
@@ -489,7 +490,8 @@ std::vector<ParameterKind> parameter_kinds(const AllConfig& config) {
   add(experts, {"layers.*.moe.experts.*.weight"});
   add(model.use_final_norm, {"final_norm.weight", true});
   add(model.use_final_norm && norm_biases, {"final_norm.bias", true});
-  add(model.untie_embeddings_and_output_weights, {"lm_head.weight"});
+  add(model.untie_embeddings_and_output_weights && !model.score_head, {"lm_head.weight"});
+  add(model.score_head, {"score.weight"});
   return kinds;
 }
 

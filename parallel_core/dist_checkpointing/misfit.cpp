@@ -102,6 +102,13 @@ std::string explain_misfit(const nn::LoadReport& report,
         "The file has fewer layers that predict further tokens than model_config.mtp_num_layers "
         "says; lower it, or set it to 0.\n";
   }
+  if (!model.adapter && holds(report.unexpected, "score.weight")) {
+    text +=
+        "The file is of a reward model (sequence classification), which has a score head in place "
+        "of an output layer and predicts no tokens; post_training_config.task: reward trains it, "
+        "and evaluate --reward asks it.\n";
+    return text;
+  }
   if (!model.tied && !model.adapter && holds(report.missing, "lm_head.weight")) {
     text += concat(
         "config.json says tie_word_embeddings: false (which is also what it means to leave it out "

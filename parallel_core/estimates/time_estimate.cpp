@@ -73,7 +73,8 @@ double head_flops(const TransformerConfig& model) {
   for (const ModelMatrix& matrix : before) {
     elements += matrix.role == MatrixRole::kPerLayer ? weight_elements(matrix) : 0;
   }
-  return 2 * (elements + weight_elements(before.front()));
+  return 2 *
+         (elements + (model.score_head ? d(model.hidden_size) : weight_elements(before.front())));
 }
 
 // Of the layers that predict further tokens: each joins two vectors, and has a layer like the last

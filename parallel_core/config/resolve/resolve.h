@@ -63,6 +63,7 @@ void resolve_model(Resolution& resolution);
 void resolve_rotary(Resolution& resolution);
 void resolve_layers(Resolution& resolution);
 void resolve_moe(Resolution& resolution);
+void resolve_score_head(Resolution& resolution);
 void resolve_lora(Resolution& resolution);
 void resolve_ahead(Resolution& resolution);
 void resolve_hyper_connections(Resolution& resolution);

@@ -153,9 +153,13 @@ SavedModel open_saved_model(const std::string& folder) {
   return open_hf_model(folder);
 }
 
-HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::string& weights) {
+namespace {
+
+HfSource source_of_run(const AllConfig& config,
+                       const data::Tokenizer* tokenizer,
+                       const RunData& data,
+                       const std::string& weights) {
   HfSource source;
-  const auto tokenizer = tokenizer_of(config, data);
   const bool has_folder = !weights.empty() && folder_exists(weights);
   if (has_folder) {
     source = read_hf_source(weights);
@@ -202,7 +206,7 @@ HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::s
   } else if (!source.config_json.empty()) {
     take_ids_of_folder();
   }
-  const auto* pieces = dynamic_cast<const data::SentencePieceTokenizer*>(tokenizer.get());
+  const auto* pieces = dynamic_cast<const data::SentencePieceTokenizer*>(tokenizer);
   if (pieces != nullptr) {
     for (const std::string& file : pieces->files_beside()) {
       const std::string name = fs::path(file).filename().string();
@@ -214,6 +218,27 @@ HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::s
   if (pieces != nullptr && !source.files.contains("tokenizer_config.json")) {
     source.files["tokenizer_config.json"] =
         tokenizer_config_json(*pieces, config.model_config.max_position_embeddings.value_or(1));
+  }
+  return source;
+}
+
+// The id that rows of texts are filled up with, at which no value is taken.
+std::optional<int64_t> pad_of_texts(const AllConfig& config, const data::Tokenizer& tokenizer) {
+  const DatasetConfig& d = config.dataset_config;
+  const std::optional<int64_t> end =
+      d.eos_token_id ? d.eos_token_id : id_or_none(tokenizer.eod_id());
+  const std::optional<int64_t> own =
+      d.pad_token_id ? d.pad_token_id : id_or_none(tokenizer.pad_id());
+  return own ? own : end;
+}
+
+}  // namespace
+
+HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::string& weights) {
+  const auto tokenizer = tokenizer_of(config, data);
+  HfSource source = source_of_run(config, tokenizer.get(), data, weights);
+  if (config.model_config.score_head && tokenizer != nullptr) {
+    source.token_ids.pad = pad_of_texts(config, *tokenizer);
   }
   return source;
 }
