@@ -116,6 +116,9 @@ void resolve_post_training(Resolution& r) {
     r.derived(post_key("disable_dropout"), kTask);
   }
   resolve_losses(r, p);
+  if (task == "grpo") {
+    resolve_grpo(r);
+  }
 }
 
 }  // namespace tapestry::config
