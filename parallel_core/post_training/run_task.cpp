@@ -4,6 +4,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/post_training/grpo_task.h"
+#include "parallel_core/post_training/preference_task.h"
 
 namespace tapestry::post_training {
 
@@ -17,6 +18,9 @@ std::unique_ptr<RunTask> run_task(const AllConfig& config) {
                       "post_training_config.task grpo: post_training_config.rollouts is missing; "
                       "name a file of completions with rewards");
     return std::make_unique<GrpoTask>(stored_rollouts());
+  }
+  if (is_preference_task(task)) {
+    return std::make_unique<PreferenceTask>();
   }
   throw ValueError(concat("post_training_config.task ", task, ": is not built yet"));
 }

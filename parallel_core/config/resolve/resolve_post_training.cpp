@@ -117,6 +117,7 @@ void resolve_post_training(Resolution& r) {
   }
   resolve_losses(r, p);
   resolve_task_data(r);
+  resolve_preferences(r);
   if (task == "grpo") {
     resolve_grpo(r);
   }
