@@ -98,7 +98,7 @@ void expect_scores_of_logits(const Overrides& overrides, bool full_mask = false)
                found.square_sums.requires_grad());
   const auto gradients = [&](const Tensor& log_probs, const Tensor& entropy) {
     for (const auto& entry : model->named_parameters()) {
-      entry.parameter->zero_grad();
+      entry.parameter->set_grad({});
     }
     (sum(log_probs.to(kFloat64) * weights_like(log_probs, 1)) +
      sum(entropy.to(kFloat64) * weights_like(entropy, 2)))
