@@ -21,8 +21,9 @@ namespace {
 // The run's tokenizer; null where it has none, as completions may be ids.
 std::unique_ptr<data::Tokenizer> tokenizer_of(const DatasetConfig& d) {
   const std::string model = d.tokenizer_model.value_or("");
-  return d.tokenizer_type == "byte" || !model.empty() ? data::make_tokenizer(d.tokenizer_type, model)
-                                                      : nullptr;
+  return d.tokenizer_type == "byte" || !model.empty()
+             ? data::make_tokenizer(d.tokenizer_type, model)
+             : nullptr;
 }
 
 }  // namespace

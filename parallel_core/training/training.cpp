@@ -258,11 +258,12 @@ TrainSummary train(TrainOneStepCell& cell,
   pieces.checkpoints().end(summary.stopped_on_request || !failure.empty());
   if (!failure.empty()) {
     const auto saved = pieces.checkpoints().saved_step();
-    throw TrainingStopped(concat(
-        failure, "\nThe run has stopped before step ", position.step(), "; ",
-        saved ? concat("step ", *saved, " is saved, and training_config.resume_training: True goes "
-                       "on with it")
-              : std::string("this start has done no step that could be saved")));
+    throw TrainingStopped(
+        concat(failure, "\nThe run has stopped before step ", position.step(), "; ",
+               saved ? concat("step ", *saved,
+                              " is saved, and training_config.resume_training: True goes "
+                              "on with it")
+                     : std::string("this start has done no step that could be saved")));
   }
   return summary;
 }

@@ -210,9 +210,8 @@ bool ChildProcess::exchange(std::string_view& pending,
     if (left < 0) {
       return false;
     }
-    std::array<pollfd, 3> fds = {{{output_, POLLIN, 0},
-                                  {errors_, POLLIN, 0},
-                                  {pending.empty() ? -1 : input_, POLLOUT, 0}}};
+    std::array<pollfd, 3> fds = {
+        {{output_, POLLIN, 0}, {errors_, POLLIN, 0}, {pending.empty() ? -1 : input_, POLLOUT, 0}}};
     constexpr int64_t kLongestWait = 1000;
     if (::poll(fds.data(), fds.size(),
                static_cast<int>(std::min<int64_t>(left + 1, kLongestWait))) < 0 &&

@@ -49,8 +49,7 @@ void RewardProgram::fail(const std::string& what,
 void RewardProgram::take_answers(std::span<const JudgedCompletion> completions,
                                  std::vector<double>& answers) {
   size_t begin = 0;
-  for (size_t end = output_.find('\n'); end != std::string::npos;
-       end = output_.find('\n', begin)) {
+  for (size_t end = output_.find('\n'); end != std::string::npos; end = output_.find('\n', begin)) {
     const std::string line = output_.substr(begin, end - begin);
     begin = end + 1;
     if (answers.size() == completions.size()) {
@@ -80,10 +79,11 @@ std::string RewardProgram::failure_of(std::span<const JudgedCompletion> completi
     request += request_line(one);
   }
   std::string_view pending = request;
-  const auto wait =
-      std::chrono::duration_cast<ChildProcess::Clock::duration>(std::chrono::duration<double>(timeout_));
+  const auto wait = std::chrono::duration_cast<ChildProcess::Clock::duration>(
+      std::chrono::duration<double>(timeout_));
   const auto log_line = [this](const std::string& line) {
-    log_info(concat("reward program ", quoted(command_, 40), ": ", data::replace_invalid_utf8(line)));
+    log_info(
+        concat("reward program ", quoted(command_, 40), ": ", data::replace_invalid_utf8(line)));
   };
   const bool in_time = child_->exchange(
       pending, output_,
@@ -112,7 +112,8 @@ void RewardProgram::refuse_further_lines(std::span<const JudgedCompletion> compl
   std::string_view nothing;
   child_->exchange(
       nothing, output_, [this] { return output_.find('\n') != std::string::npos; },
-      ChildProcess::Clock::now(), [this](const std::string& line) {
+      ChildProcess::Clock::now(),
+      [this](const std::string& line) {
         log_info(concat("reward program ", quoted(command_, 40), ": ",
                         data::replace_invalid_utf8(line)));
       });

@@ -35,7 +35,8 @@ class RewardProgram final : public RewardFunction {
                          std::vector<double>& answers);
   void take_answers(std::span<const JudgedCompletion> completions, std::vector<double>& answers);
   void refuse_further_lines(std::span<const JudgedCompletion> completions);
-  [[noreturn]] void fail(const std::string& what, std::span<const JudgedCompletion> completions,
+  [[noreturn]] void fail(const std::string& what,
+                         std::span<const JudgedCompletion> completions,
                          size_t at) const;
 
   std::string command_;

@@ -79,8 +79,7 @@ class ExactReward final : public RewardFunction {
         out.push_back(kNoReward);
         continue;
       }
-      const std::string expected =
-          found->is_string() ? found->get<std::string>() : found->dump();
+      const std::string expected = found->is_string() ? found->get<std::string>() : found->dump();
       const std::optional<std::string> answer = answer_of(one.text);
       out.push_back(answer && trimmed(*answer) == trimmed(expected) ? 1 : 0);
     }
@@ -130,8 +129,8 @@ class LengthReward final : public RewardFunction {
     std::vector<double> out;
     for (const JudgedCompletion& one : completions) {
       const int64_t tokens = std::ssize(one.ids);
-      const double miss =
-          static_cast<double>(std::abs(tokens - low_)) / static_cast<double>(std::max<int64_t>(low_, 1));
+      const double miss = static_cast<double>(std::abs(tokens - low_)) /
+                          static_cast<double>(std::max<int64_t>(low_, 1));
       out.push_back(is_range_ ? (tokens >= low_ && tokens <= high_ ? 1.0 : 0.0)
                               : std::max(0.0, 1.0 - miss));
     }

@@ -57,12 +57,13 @@ class PolicySampler::Watch final : public StepObserver {
     const int64_t interval = sampler_.config_.training_config.log_interval;
     if (step.record.step == 1 || step.is_last ||
         (interval > 0 && step.record.step % interval == 0)) {
-      step.lines.push_back(concat(
-          "rollouts: ", sampler_.plan_.generation_batch, " completions, ",
-          with_thousands(effort.tokens), " tokens in ", duration_text(effort.generation_ms / 1000),
-          ", ", with_thousands(static_cast<int64_t>(1000.0 * static_cast<double>(effort.tokens) /
-                                                    std::max(effort.generation_ms, 1e-3))),
-          " tokens/s; rewards in ", duration_text(effort.rewards_ms / 1000)));
+      step.lines.push_back(
+          concat("rollouts: ", sampler_.plan_.generation_batch, " completions, ",
+                 with_thousands(effort.tokens), " tokens in ",
+                 duration_text(effort.generation_ms / 1000), ", ",
+                 with_thousands(static_cast<int64_t>(1000.0 * static_cast<double>(effort.tokens) /
+                                                     std::max(effort.generation_ms, 1e-3))),
+                 " tokens/s; rewards in ", duration_text(effort.rewards_ms / 1000)));
     }
   }
   void flush() override {
@@ -117,7 +118,8 @@ void PolicySampler::read_lines() {
       check<ValueError>(column.empty() || lines_.back().contains(column),
                         "post_training_config.reward_funcs: ", function->name(),
                         " compares with the column '", column, "', which line ",
-                        all.places[static_cast<size_t>(unit)].line, " of post_training_config.data "
+                        all.places[static_cast<size_t>(unit)].line,
+                        " of post_training_config.data "
                         "does not have");
     }
   }
@@ -169,18 +171,19 @@ std::vector<GenerationRequest> PolicySampler::requests(int64_t number) const {
   options.top_p = p.top_p;
   options.min_p = p.min_p.value_or(0);
   options.repetition_penalty = p.repetition_penalty;
-  options.vocab_size =
-      std::min(parts_.tokenizer->vocab_size(), config_.model_config.vocab_size);
+  options.vocab_size = std::min(parts_.tokenizer->vocab_size(), config_.model_config.vocab_size);
   options.stop_ids = parts_.stop_ids;
   options.training_log_probs = true;
   std::vector<GenerationRequest> all;
   const auto seed = static_cast<uint64_t>(config_.training_config.seed);
-  const uint64_t of_batch = combine(combine(stream_of("rollouts"), seed), static_cast<uint64_t>(number));
+  const uint64_t of_batch =
+      combine(combine(stream_of("rollouts"), seed), static_cast<uint64_t>(number));
   for (int64_t i = 0; i < plan_.generation_batch; ++i) {
     const auto k = static_cast<uint64_t>(i / num_generations());
     const auto j = static_cast<uint64_t>(i % num_generations());
     GenerationRequest& request = all.emplace_back();
-    const auto ids = parts_.prompts->sequences.ids(prompts_[static_cast<size_t>(prompt(number, i))]);
+    const auto ids =
+        parts_.prompts->sequences.ids(prompts_[static_cast<size_t>(prompt(number, i))]);
     request.prompt.assign(ids.begin(), ids.end());
     request.options = options;
     request.options.seed = combine(combine(of_batch, k), j);
@@ -255,8 +258,9 @@ const RolloutBatch& PolicySampler::batch(int64_t number) {
       return made->batch;
     }
   }
-  check<ValueError>(made_.empty() || number > made_.back()->state.number,
-                    "rollouts: batch ", number + 1, " was sampled with weights that are gone; the "
+  check<ValueError>(made_.empty() || number > made_.back()->state.number, "rollouts: batch ",
+                    number + 1,
+                    " was sampled with weights that are gone; the "
                     "last ones alone can be had again");
   auto next = std::make_unique<Made>();
   next->state = sample(number);

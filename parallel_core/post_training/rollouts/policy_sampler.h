@@ -31,10 +31,10 @@ struct SamplerParts {
 
 /// Batch n has the prompts number n * P, n * P + 1, .. of the run (P = generation_batch /
 /// num_generations), in the order of the files or, with shuffle_dataset and dataset_config.shuffle,
-/// in one of their own each epoch. Completion j of prompt k of batch n draws from a stream of (seed,
-/// n, k, j) alone. So a batch is a function of the weights: the same in every layout and whatever
-/// was stopped in between, as far as the layout's rounding lets it; with zero_mismatch to the bit
-/// where OneOrderScope does.
+/// in one of their own each epoch. Completion j of prompt k of batch n draws from a stream of
+/// (seed, n, k, j) alone. So a batch is a function of the weights: the same in every layout and
+/// whatever was stopped in between, as far as the layout's rounding lets it; with zero_mismatch to
+/// the bit where OneOrderScope does.
 ///
 /// A prompt that leaves no room for max_completion_length in seq_length (or max_length) is left
 /// out, with a warning. The batch that is trained on goes with checkpoints; a run that goes on in
@@ -86,13 +86,13 @@ class PolicySampler final : public RolloutSupplier {
   GenerationPlan plan_;
   RowRoom room_;
   SamplerParts parts_;
-  std::vector<int64_t> prompts_;              // sequences that have room
+  std::vector<int64_t> prompts_;               // sequences that have room
   std::vector<nlohmann::ordered_json> lines_;  // of these
   int64_t dropped_ = 0;
   mutable std::optional<UnitOrder> order_;  // of prompts_; draws epochs as it goes
   ParallelModel* model_ = nullptr;
   std::optional<ReferenceModel> reference_;
-  std::optional<SamplesFile> samples_;  // on the first rank
+  std::optional<SamplesFile> samples_;       // on the first rank
   std::vector<std::unique_ptr<Made>> made_;  // the last ones; the newest stands last
   std::optional<Effort> effort_;             // of a batch that was made for the step under way
   int64_t step_ = 0;                         // under way, from 1

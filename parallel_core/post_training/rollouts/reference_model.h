@@ -31,7 +31,7 @@ class ReferenceModel {
 
  private:
   const AllConfig& config_;
-  ParallelModel* policy_ = nullptr;      // with its adapter off
+  ParallelModel* policy_ = nullptr;     // with its adapter off
   std::unique_ptr<ParallelModel> own_;  // or a model of its own
   std::string description_;
 };

@@ -35,8 +35,9 @@ std::string bytes_of(const std::vector<double>& values) {
 
 }  // namespace
 
-std::vector<std::vector<double>> reward_completions(std::span<const std::unique_ptr<RewardFunction>> functions,
-                                                    std::span<const JudgedCompletion> completions) {
+std::vector<std::vector<double>> reward_completions(
+    std::span<const std::unique_ptr<RewardFunction>> functions,
+    std::span<const JudgedCompletion> completions) {
   ProcessGroup& sharing = sharing_group();
   ProcessGroup& world = get_world_group();
   const bool speaks = get_model_parallel_group().rank() == 0;

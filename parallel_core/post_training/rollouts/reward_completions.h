@@ -17,7 +17,8 @@ using RewardFunctions = std::vector<std::unique_ptr<RewardFunction>>;
 /// each model-parallel group alone, so that a job has one reward program for each of them. Every
 /// rank gives the same completions. RewardError on every rank where one has failed. Collective over
 /// the job.
-std::vector<std::vector<double>> reward_completions(std::span<const std::unique_ptr<RewardFunction>> functions,
-                                                    std::span<const JudgedCompletion> completions);
+std::vector<std::vector<double>> reward_completions(
+    std::span<const std::unique_ptr<RewardFunction>> functions,
+    std::span<const JudgedCompletion> completions);
 
 }  // namespace tapestry::post_training

@@ -63,9 +63,8 @@ std::string rollout_state_json(const RolloutState& state) {
   out["completions"] = json::array();
   for (size_t i = 0; i < state.completions.size(); ++i) {
     const SampledCompletion& one = state.completions[i];
-    json entry = {{"ids", one.ids},
-                  {"log_probs", values_json(one.log_probs)},
-                  {"truncated", one.truncated}};
+    json entry = {
+        {"ids", one.ids}, {"log_probs", values_json(one.log_probs)}, {"truncated", one.truncated}};
     if (!state.ref_log_probs.empty()) {
       entry["ref_log_probs"] = values_json(state.ref_log_probs.of(static_cast<int64_t>(i)));
     }

@@ -70,11 +70,11 @@ std::vector<SampledCompletion> sample_completions(ParallelModel& model,
   if (group.size() == 1 || is_touched_together(model, config)) {
     return sampled(model, requests);
   }
-  const CompletionRange own =
-      part_of_completions(std::ssize(requests), group.rank(), group.size());
+  const CompletionRange own = part_of_completions(std::ssize(requests), group.rank(), group.size());
   std::string packed;
-  for (const SampledCompletion& one : sampled(
-           model, requests.subspan(static_cast<size_t>(own.begin), static_cast<size_t>(own.size())))) {
+  for (const SampledCompletion& one :
+       sampled(model,
+               requests.subspan(static_cast<size_t>(own.begin), static_cast<size_t>(own.size())))) {
     append_bytes(packed, one.ids);
     append_bytes(packed, one.log_probs);
     packed.push_back(one.truncated ? 1 : 0);

@@ -23,7 +23,9 @@ class SamplesFile {
   /// {"step", "prompt", "completion", "rewards": {NAME: number or null}, "advantage", "length",
   /// "truncated", "mean_log_prob"}: the step, from 1, that trains on it first, the prompt as its
   /// line has it, tokens with the one that ends it. IoError, StorageError of a full disk.
-  void write(int64_t step, const RolloutBatch& batch, std::span<const JudgedCompletion> completions);
+  void write(int64_t step,
+             const RolloutBatch& batch,
+             std::span<const JudgedCompletion> completions);
   /// Brings it onto the disk.
   void sync();
 

@@ -52,8 +52,7 @@ TEST(Advantages, OfGroups) {
   set_advantages({}, batch);
   const double first = 1 / (std::sqrt(2.0) + 1e-4);
   const double second = 2 / (std::sqrt(8.0) + 1e-4);
-  EXPECT_THAT(batch.advantages,
-              Pointwise(DoubleNear(1e-12), {-first, first, -second, second}));
+  EXPECT_THAT(batch.advantages, Pointwise(DoubleNear(1e-12), {-first, first, -second, second}));
   EXPECT_DOUBLE_EQ(value_of(batch.metrics, "reward"), 2);
   EXPECT_NEAR(value_of(batch.metrics, "reward_std"), std::sqrt(10.0 / 3), 1e-12);
   EXPECT_DOUBLE_EQ(value_of(batch.metrics, "frac_reward_zero_std"), 0);
@@ -102,9 +101,8 @@ TEST(Advantages, NormalizedThenSummed) {
     squares += sum * sum;
   }
   const double std = std::sqrt(squares / 3) + 1e-4;
-  EXPECT_THAT(batch.advantages,
-              Pointwise(DoubleNear(1e-12), {sums[0] / std, sums[1] / std, sums[2] / std,
-                                            sums[3] / std}));
+  EXPECT_THAT(batch.advantages, Pointwise(DoubleNear(1e-12), {sums[0] / std, sums[1] / std,
+                                                              sums[2] / std, sums[3] / std}));
 }
 
 TEST(Advantages, WithoutAnyRewardThereIsNoSignal) {

@@ -25,7 +25,8 @@ PostTrainingConfig config_of(const std::string& loss) {
 }
 
 CompletionScores scores_of(double advantage, const std::vector<double>& now = kNow) {
-  return {.advantage = advantage, .log_probs = now, .old = kOld, .reference = kReference, .kept = {}};
+  return {
+      .advantage = advantage, .log_probs = now, .old = kOld, .reference = kReference, .kept = {}};
 }
 
 double sum_over_tokens(const std::function<double(size_t)>& term) {
@@ -66,8 +67,7 @@ TEST(PolicyLoss, ClippedOnBothSides) {
     config.epsilon_high = 0.28;
     for (const double advantage : {1.5, -0.7}) {
       const CompletionLoss loss = PolicyLoss(config)(scores_of(advantage));
-      EXPECT_NEAR(loss.loss,
-                  sum_over_tokens([&](size_t t) {
+      EXPECT_NEAR(loss.loss, sum_over_tokens([&](size_t t) {
                     return clipped_term(ratio(t), advantage, 0.2, 0.28);
                   }),
                   1e-12);
@@ -79,7 +79,8 @@ TEST(PolicyLoss, ClippedOnBothSides) {
 TEST(PolicyLoss, EpsilonHighIsEpsilonUnlessGiven) {
   const CompletionLoss loss = PolicyLoss(config_of("dapo"))(scores_of(2));
   EXPECT_NEAR(loss.loss,
-              sum_over_tokens([&](size_t t) { return clipped_term(ratio(t), 2, 0.2, 0.2); }), 1e-12);
+              sum_over_tokens([&](size_t t) { return clipped_term(ratio(t), 2, 0.2, 0.2); }),
+              1e-12);
   EXPECT_EQ(loss.ratios, 5);
   EXPECT_EQ(loss.clipped_low, 0);
   EXPECT_EQ(loss.clipped_high, 1);
@@ -165,8 +166,8 @@ TEST(PolicyLoss, Vespo) {
     const double phi = std::exp(lambda) * std::pow(w, k) * std::exp(-lambda * w);
     const CompletionLoss loss = PolicyLoss(config_of("vespo"))(scores_of(advantage));
     EXPECT_NEAR(loss.phi, phi, 1e-12);
-    EXPECT_NEAR(loss.loss,
-                sum_over_tokens([&](size_t t) { return -phi * advantage * kNow[t]; }), 1e-12);
+    EXPECT_NEAR(loss.loss, sum_over_tokens([&](size_t t) { return -phi * advantage * kNow[t]; }),
+                1e-12);
     for (const double value : loss.gradient) {
       EXPECT_NEAR(value, -phi * advantage, 1e-12);
     }
@@ -230,11 +231,8 @@ TEST(PolicyLoss, NothingThatCounts) {
     for (const char* level : {"token", "sequence"}) {
       PostTrainingConfig config = config_of(name);
       config.importance_sampling_level = level;
-      const CompletionLoss loss = PolicyLoss(config)({.advantage = 1,
-                                                      .log_probs = {},
-                                                      .old = {},
-                                                      .reference = {},
-                                                      .kept = {}});
+      const CompletionLoss loss = PolicyLoss(config)(
+          {.advantage = 1, .log_probs = {}, .old = {}, .reference = {}, .kept = {}});
       EXPECT_EQ(loss.loss, 0);
       EXPECT_TRUE(loss.gradient.empty());
     }
