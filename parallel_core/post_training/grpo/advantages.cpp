@@ -146,7 +146,8 @@ NamedValues metrics_of(const RolloutBatch& batch,
   const Moments of_all = moments(rewards);
   values.emplace_back("reward", of_all.mean);
   values.emplace_back("reward_std", of_all.std);
-  const auto zeros = std::count_if(stds.begin(), stds.end(), [](double s) { return s <= kZeroStd; });
+  const auto zeros =
+      std::count_if(stds.begin(), stds.end(), [](double s) { return s <= kZeroStd; });
   values.emplace_back("frac_reward_zero_std", static_cast<double>(zeros) / count);
   return values;
 }

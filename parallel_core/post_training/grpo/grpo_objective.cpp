@@ -119,21 +119,20 @@ void GrpoObjective::find_old(ParallelModel& model) {
   }
   for (int64_t part = 0; part < plan_.steps_per_generation; ++part) {
     const std::vector<data::Batch> rows = rows_of_step_(first + part);
-    score_without_gradients(
-        model, rows, {.temperature = config_.temperature},
-        [&](int64_t micro_batch, const TokenScores& scores) {
-          for (const CompletionPlace& place :
-               completion_places(rows[static_cast<size_t>(micro_batch)])) {
-            recorded_[static_cast<size_t>(place.number)] = values_at(scores.log_probs, place);
-          }
-        });
+    score_without_gradients(model, rows, {.temperature = config_.temperature},
+                            [&](int64_t micro_batch, const TokenScores& scores) {
+                              for (const CompletionPlace& place :
+                                   completion_places(rows[static_cast<size_t>(micro_batch)])) {
+                                recorded_[static_cast<size_t>(place.number)] =
+                                    values_at(scores.log_probs, place);
+                              }
+                            });
   }
   (void)rows_of_step_(drawn_->step);  // the source is where it was
 }
 
 // Which tokens have the highest entropies of the step.
-void GrpoObjective::find_kept(ParallelModel& model,
-                              const std::vector<data::Batch>& micro_batches) {
+void GrpoObjective::find_kept(ParallelModel& model, const std::vector<data::Batch>& micro_batches) {
   kept_.assign(static_cast<size_t>(batch_->completions.size()), {});
   if (config_.top_entropy_quantile >= 1) {
     return;
@@ -253,7 +252,7 @@ Tensor GrpoObjective::part(int64_t /*micro_batch*/, const data::Batch& batch, Mo
 }
 
 NamedValues GrpoObjective::finish_step() {
-  std::array<double, 7> sums = {sums_.policy_loss, sums_.kl,          sums_.entropy, sums_.ratios,
+  std::array<double, 7> sums = {sums_.policy_loss, sums_.kl,           sums_.entropy, sums_.ratios,
                                 sums_.clipped_low, sums_.clipped_high, sums_.phi};
   const bool has_own = least_low_ != kNoShare;  // not on other stages than the last
   std::array<double, 3> shares = {has_own ? least_low_ : 0, has_own ? most_high_ : 0,

@@ -87,8 +87,8 @@ class GrpoObjective final : public StepObjective {
   const RolloutBatch* batch_ = nullptr;
   Counts counts_;
   Sums sums_;
-  double least_low_ = 0;   // share of a completion's ratios that were clipped below
-  double most_high_ = 0;   // and above
+  double least_low_ = 0;  // share of a completion's ratios that were clipped below
+  double most_high_ = 0;  // and above
   std::vector<std::vector<uint8_t>> kept_;  // by completion; empty: all of its tokens
   int64_t recorded_batch_ = -1;             // whose old log-probabilities are in recorded_
   std::vector<std::vector<double>> recorded_;

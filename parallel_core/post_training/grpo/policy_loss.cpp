@@ -119,8 +119,7 @@ CompletionLoss PolicyLoss::operator()(const CompletionScores& scores) const {
   double by_sequence_ratio = 0;
   for (size_t t = 0; t < count; ++t) {
     const double log_prob = scores.log_probs[t];
-    const double ratio =
-        sequence_level_ ? sequence_ratio : std::exp(log_prob - old_of(scores, t));
+    const double ratio = sequence_level_ ? sequence_ratio : std::exp(log_prob - old_of(scores, t));
     if (!sequence_level_) {
       count_clipped(ratio, scores.advantage, result);
     }

@@ -36,8 +36,8 @@ struct CompletionLoss {
 /// r = exp(log_probs - old), of sequences exp(mean of the difference), and the advantage A a token
 /// loses
 ///
-///   grpo, bnpo, dr_grpo, dapo, luspo  -min(min(r, delta) A, clip(r, 1 - epsilon, 1 + epsilon_high) A)
-///   cispo                             -min(r, epsilon_high) A log_probs, r without gradient
+///   grpo, bnpo, dr_grpo, dapo, luspo  -min(min(r, delta) A, clip(r, 1 - epsilon, 1 + epsilon_high)
+///   A) cispo                             -min(r, epsilon_high) A log_probs, r without gradient
 ///   sapo                              -A sigmoid(t (r - 1)) 4 / t, t by the sign of A
 ///   vespo                             -phi A log_probs, phi without gradient
 ///

@@ -44,7 +44,8 @@ class RolloutLine {
   Rollout parse() const {
     Rollout rollout;
     const bool has_completion_ids = !member(object_, "completion_ids").is_null();
-    rollout.prompt = member(object_, "prompt_ids").is_null() ? encoded("prompt") : ids("prompt_ids");
+    rollout.prompt =
+        member(object_, "prompt_ids").is_null() ? encoded("prompt") : ids("prompt_ids");
     rollout.completion = has_completion_ids ? ids("completion_ids") : encoded("completion");
     const Json& truncated = member(object_, "truncated");
     check<ValueError>(truncated.is_null() || truncated.is_boolean(), place_,
@@ -126,12 +127,12 @@ class RolloutLine {
 
   void read_rewards(Rollout& rollout) const {
     const Json& rewards = member(object_, "rewards");
-    check<ValueError>((rewards.is_array() || rewards.is_object()) && !rewards.empty(), place_,
-                      ": \"rewards\" is ",
-                      rewards.empty() && !rewards.is_null() ? "empty"
-                                                            : concat("a JSON ", rewards.type_name()),
-                      ", expected a number of each reward function: [1.0, 0.5], or "
-                      "{\"name\": 1.0}");
+    check<ValueError>(
+        (rewards.is_array() || rewards.is_object()) && !rewards.empty(), place_,
+        ": \"rewards\" is ",
+        rewards.empty() && !rewards.is_null() ? "empty" : concat("a JSON ", rewards.type_name()),
+        ", expected a number of each reward function: [1.0, 0.5], or "
+        "{\"name\": 1.0}");
     for (const auto& [name, value] : rewards.items()) {
       rollout.reward_names.push_back(
           rewards.is_object() ? name : concat("reward_", rollout.reward_names.size() + 1));
@@ -154,8 +155,6 @@ class RolloutLine {
     std::vector<double>& log_probs = rollout.log_probs.emplace();
     for (size_t t = 0; t < values.size(); ++t) {
       log_probs.push_back(number(values[t], concat("logprobs[", t, "]")));
-      check<ValueError>(log_probs.back() <= 0, place_, ": logprobs[", t, "] is ", log_probs.back(),
-                        ", expected the logarithm of a probability, which is at most 0");
     }
   }
 
@@ -219,8 +218,7 @@ class Groups {
                         listed(line.rollout.reward_names), "), the lines before have ",
                         names.size(), " (", listed(names), ")");
       const bool has_log_probs = line.rollout.log_probs.has_value();
-      const bool had =
-          is_first ? first.log_probs.has_value() : !file_.all.old_log_probs.empty();
+      const bool had = is_first ? first.log_probs.has_value() : !file_.all.old_log_probs.empty();
       check<ValueError>(has_log_probs == had, line.place, ": has ", has_log_probs ? "" : "no ",
                         "\"logprobs\", the lines before have ", had ? "such" : "none",
                         "; all lines have them, or none has");

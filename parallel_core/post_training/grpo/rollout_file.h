@@ -33,14 +33,17 @@ struct RolloutFile {
 /// Reads a file with a JSON object a line, blank lines aside; num_generations successive lines are
 /// a group, completions of one prompt:
 ///
-///   prompt_ids, completion_ids  token ids, not empty; or prompt, completion as texts, encoded apart
-///                               from each other: a completion that lacks the end id gets it, unless
-///                               "truncated" is true
-///   rewards                     a list with a number, or null for none, of each reward function, or
+///   prompt_ids, completion_ids  token ids, not empty; or prompt, completion as texts, encoded
+///   apart
+///                               from each other: a completion that lacks the end id gets it,
+///                               unless "truncated" is true
+///   rewards                     a list with a number, or null for none, of each reward function,
+///   or
 ///                               an object of these by name. Lists name them reward_1, reward_2, ..
 ///   logprobs                    of the completion's tokens when they were sampled; all lines have
 ///                               them, or none has
-///   truncated                   whether the completion was cut off; without it a completion is that
+///   truncated                   whether the completion was cut off; without it a completion is
+///   that
 ///                               does not end with end_id or pad_id
 ///
 /// Other members are passed over. ValueError that begins with FILE:LINE for a line that is none of

@@ -55,8 +55,8 @@ data::Batch RolloutSource::micro_batch(data::BatchPosition position,
   const RolloutBatch& batch = supplier_.batch(plan_.batch_of(position.step));
   *drawn_ = {&batch, position.step};
   const int64_t of_step = plan_.generation_batch / plan_.steps_per_generation;
-  const int64_t first = plan_.part_of(position.step) * of_step +
-                        (micro_index * dp_size + dp_rank) * micro_batch_size;
+  const int64_t first =
+      plan_.part_of(position.step) * of_step + (micro_index * dp_size + dp_rank) * micro_batch_size;
   std::vector<int64_t> numbers(static_cast<size_t>(micro_batch_size));
   std::iota(numbers.begin(), numbers.end(), first);
   check<ValueError>(first + micro_batch_size <= batch.completions.size(), "rollouts: a batch has ",

@@ -108,9 +108,8 @@ std::string StoredRollouts::description() const {
 
 std::string StoredRollouts::fingerprint() const {
   return concat("rollouts crc64 ", file_.file.crc64, " of ", file_.all.completions.size(),
-                " completions, num_generations ", file_.all.num_generations,
-                ", generation batch ", plan_.generation_batch, ", num_iterations ",
-                plan_.num_iterations,
+                " completions, num_generations ", file_.all.num_generations, ", generation batch ",
+                plan_.generation_batch, ", num_iterations ", plan_.num_iterations,
                 shuffle_ ? concat(", shuffled with seed ", seed_) : ", in the file's order");
 }
 
