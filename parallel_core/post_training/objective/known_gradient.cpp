@@ -16,12 +16,12 @@ struct KnownGradient {
   double value;
   TensorList gradients;
 
-  Tensor forward(const TensorList& /*inputs*/) { return scalar(value, kFloat32); }
+  Tensor forward(const TensorList& /*inputs*/) { return scalar(value, kFloat64); }
   TensorList backward(const Tensor& dy, NeedsGrad needs) const {
     TensorList result(gradients.size());
     for (size_t i = 0; i < gradients.size(); ++i) {
       if (needs[i] && gradients[i].defined()) {
-        result[i] = gradients[i] * dy;
+        result[i] = gradients[i] * dy.item();
       }
     }
     return result;
