@@ -54,7 +54,7 @@ class PolicySampler::Watch final : public StepObserver {
     const Effort& effort = *sampler_.effort_;
     step.result.task.emplace_back("step_time/generation_ms", effort.generation_ms);
     step.result.task.emplace_back("step_time/rewards_ms", effort.rewards_ms);
-    const int64_t interval = sampler_.config_.training_config.log_interval;
+    const int64_t interval = sampler_.config_.training_config.log_interval.value_or(0);
     if (step.record.step == 1 || step.is_last ||
         (interval > 0 && step.record.step % interval == 0)) {
       step.lines.push_back(

@@ -12,7 +12,7 @@
 #include "parallel_core/post_training/examples/task_examples.h"
 #include "parallel_core/post_training/grpo/rollout_source.h"
 #include "parallel_core/post_training/grpo/rollout_supplier.h"
-#include "parallel_core/post_training/rollouts/reference_model.h"
+#include "parallel_core/post_training/rollouts/frozen_reference.h"
 #include "parallel_core/post_training/rollouts/reward_completions.h"
 #include "parallel_core/post_training/rollouts/rollout_state.h"
 #include "parallel_core/post_training/rollouts/samples_file.h"
@@ -91,7 +91,7 @@ class PolicySampler final : public RolloutSupplier {
   int64_t dropped_ = 0;
   mutable std::optional<UnitOrder> order_;  // of prompts_; draws epochs as it goes
   ParallelModel* model_ = nullptr;
-  std::optional<ReferenceModel> reference_;
+  std::optional<FrozenReference> reference_;
   std::optional<SamplesFile> samples_;       // on the first rank
   std::vector<std::unique_ptr<Made>> made_;  // the last ones; the newest stands last
   std::optional<Effort> effort_;             // of a batch that was made for the step under way

@@ -1,4 +1,4 @@
-#include "parallel_core/post_training/rollouts/reference_model.h"
+#include "parallel_core/post_training/rollouts/frozen_reference.h"
 
 #include <numeric>
 #include <optional>
@@ -26,7 +26,7 @@ std::unique_ptr<ParallelModel> initial_model(const AllConfig& config) {
 
 }  // namespace
 
-ReferenceModel::ReferenceModel(const AllConfig& config, const ModelBeforeTraining& model)
+FrozenReference::FrozenReference(const AllConfig& config, const ModelBeforeTraining& model)
     : config_(config) {
   const std::string reference = config.post_training_config.reference.value_or("");
   const bool adapts = config.lora_config.use_lora;
@@ -55,10 +55,10 @@ ReferenceModel::ReferenceModel(const AllConfig& config, const ModelBeforeTrainin
   description_ = concat("a second model in memory, ", path.empty() ? "of the start values" : path);
 }
 
-ReferenceModel::~ReferenceModel() = default;
+FrozenReference::~FrozenReference() = default;
 
-CompletionValues ReferenceModel::log_probs(const SequenceSet& completions,
-                                           const RowRoom& room) const {
+CompletionValues FrozenReference::log_probs(const SequenceSet& completions,
+                                            const RowRoom& room) const {
   std::vector<int64_t> numbers(static_cast<size_t>(completions.size()));
   std::iota(numbers.begin(), numbers.end(), int64_t{0});
   LogProbTable table(completions);

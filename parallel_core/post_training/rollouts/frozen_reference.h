@@ -15,12 +15,12 @@ namespace tapestry::post_training {
 /// training started with, as a second one in memory in the same layout, in the dtypes of inference
 /// and without gradients or optimizer; of a run with adapters `adapter_off` needs none, and is what
 /// an empty reference means where the adapter starts anew.
-class ReferenceModel {
+class FrozenReference {
  public:
   /// Loads the weights. ValueError for adapter_off without adapters, and for the start of a
   /// mixture that was made of a dense model. Collective.
-  ReferenceModel(const AllConfig& config, const ModelBeforeTraining& model);
-  ~ReferenceModel();
+  FrozenReference(const AllConfig& config, const ModelBeforeTraining& model);
+  ~FrozenReference();
 
   /// ln p of each completion token, logits divided by the temperature. Every rank gives the same
   /// completions and gets all values. Collective.
