@@ -102,13 +102,14 @@ void GrpoObjective::find_old(ParallelModel& model) {
   if (!batch_->old_log_probs.empty() || plan_.steps() == 1) {
     return;
   }
-  const int64_t number = plan_.batch_of(drawn_->step);
+  const int64_t step = drawn_->step;
+  const int64_t number = plan_.batch_of(step);
   if (number == recorded_batch_) {
     return;
   }
   const int64_t first = number * plan_.steps();
   check<ValueError>(
-      drawn_->step == first, "the completions of step ", drawn_->step + 1,
+      step == first, "the completions of step ", step + 1,
       " have no log-probabilities of when they were sampled, and those of the first pass over them "
       "(step ",
       first + 1, ") went with the run that has ended; go on from a checkpoint of a multiple of ",
@@ -129,7 +130,7 @@ void GrpoObjective::find_old(ParallelModel& model) {
                               }
                             });
   }
-  (void)rows_of_step_(drawn_->step);  // the source is where it was
+  (void)rows_of_step_(step);  // the source is where it was
 }
 
 // Which tokens have the highest entropies of the step.
