@@ -20,7 +20,9 @@ namespace tapestry::kernels {
 namespace {
 
 /// Queries of a group's heads that meet a block of keys together: that is widened once for them.
-constexpr int64_t kRowsOfUnit = 96;
+constexpr int64_t kRowsOfUnit = 192;
+/// The kernel takes so many rows at once.
+constexpr int64_t kQueriesTogether = 8;
 
 /// What a thread does at a time: queries of a run, for one group.
 struct RunUnit {
@@ -30,17 +32,22 @@ struct RunUnit {
 
 /// The units of the runs, those that see most keys of a run first.
 std::vector<RunUnit> units_of(const CachedAttention& call, std::span<const CausalRun> runs) {
-  const int64_t most = std::max<int64_t>(1, kRowsOfUnit / (call.heads / call.groups));
+  const int64_t most =
+      std::max<int64_t>(kQueriesTogether, kRowsOfUnit / (call.heads / call.groups));
   std::vector<RunUnit> units;
   for (const CausalRun& run : runs) {
     const int64_t parts = ceil_div(run.count, most);
     for (int64_t part = parts; part-- > 0;) {
-      const int64_t begin = run.count * part / parts;
+      const auto start = [&](int64_t index) {
+        return index == parts ? run.count
+                              : run.count * index / parts / kQueriesTogether * kQueriesTogether;
+      };
+      const int64_t begin = start(part);
       CausalRun own = run;
       own.first += begin;
       own.position += begin;
-      own.count = run.count * (part + 1) / parts - begin;
-      for (int64_t group = 0; group < call.groups; ++group) {
+      own.count = start(part + 1) - begin;
+      for (int64_t group = 0; group < call.groups && own.count > 0; ++group) {
         units.push_back({own, group});
       }
     }
