@@ -4,6 +4,8 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/post_training/grpo_task.h"
+#include "parallel_core/post_training/preference_task.h"
+#include "parallel_core/post_training/reward_task.h"
 
 namespace tapestry::post_training {
 
@@ -21,6 +23,12 @@ std::unique_ptr<RunTask> run_task(const AllConfig& config) {
                       "name prompts with data for the policy to answer, or stored completions with "
                       "rollouts");
     return std::make_unique<GrpoTask>(p.rollouts ? stored_rollouts() : sampled_rollouts());
+  }
+  if (is_preference_task(task)) {
+    return std::make_unique<PreferenceTask>();
+  }
+  if (task == "reward") {
+    return std::make_unique<RewardTask>();
   }
   throw ValueError(concat("post_training_config.task ", task, ": is not built yet"));
 }

@@ -350,13 +350,31 @@ int64_t most_tokens(const AllConfig& config) {
   return std::min(p.max_length.value_or(row), row);
 }
 
+namespace {
+
+// TRL's trainers of tasks without a reference average logits over whole rows, padding included,
+// without the last position in ORPO's. Where tokens go by a state in place of attention, they
+// cannot be kept from seeing padding.
+CountedPositions counted_positions(const AllConfig& config) {
+  const std::string& task = *config.post_training_config.task;
+  if (task != "orpo" && task != "cpo") {
+    return CountedPositions::kCompletions;
+  }
+  return has_recurrent_layers(config.model_config) ? CountedPositions::kSequences
+         : task == "orpo"                          ? CountedPositions::kPaddedRowsButLast
+                                                   : CountedPositions::kPaddedRows;
+}
+
+}  // namespace
+
 RowRoom row_room(const AllConfig& config, int64_t pad_id) {
   const ContextParallelLayout context = context_parallel_layout();
   const int64_t pieces =
       config.parallel_config.sequence_parallel ? get_tensor_model_parallel_world_size() : 1;
   return {.seq_length = config.model_config.seq_length,
           .unit = context.size == 1 ? pieces : context.chunks() * pieces,
-          .pad_id = pad_id};
+          .pad_id = pad_id,
+          .counted = counted_positions(config)};
 }
 
 TaskData open_task_data(const AllConfig& config,

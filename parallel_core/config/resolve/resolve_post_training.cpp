@@ -116,6 +116,7 @@ void resolve_post_training(Resolution& r) {
     r.derived(post_key("disable_dropout"), kTask);
   }
   resolve_losses(r, p);
+  resolve_preferences(r);
 }
 
 }  // namespace tapestry::config

@@ -2,14 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "parallel_core/training/checkpoints/saved_model.h"
-#include "parallel_core/transformer/gpt_model.h"
+#include "autograd/io/json.h"
+#include "parallel_core/inference/open_model.h"
+#include "text/chat/chat_format.h"
 
 namespace tapestry::post_training {
 
@@ -25,10 +25,11 @@ struct RewardModelOptions {
   bool checksums = true;           ///< the weights' are verified
 };
 
-/// A prompt and what was written after it.
-struct PromptCompletion {
-  std::string_view prompt;
-  std::string_view completion;
+/// A text that is judged.
+struct JudgedText {
+  /// A string, an array of messages ({"role", "content"}), or null: the completion is all of it.
+  nlohmann::ordered_json prompt;
+  std::string completion;  ///< after messages that of the assistant
 };
 
 /// A frozen model with a score head. It shares the layout of the calling ranks (parallel_state.h):
@@ -47,26 +48,26 @@ class RewardModel {
   /// sequence, one that is longer than context(), and an id that the vocabulary has not.
   std::vector<double> rewards(std::span<const std::vector<int32_t>> sequences);
   /// The same of texts by encode(). What is longer than context() loses its beginning.
-  std::vector<double> rewards(std::span<const PromptCompletion> texts);
+  std::vector<double> rewards(std::span<const JudgedText> texts);
 
-  /// The ids of a prompt and of a completion, encoded apart and joined, behind what begins every
-  /// text of the tokenizer; the end token follows where the completion has none. As the data of
-  /// training are.
-  std::vector<int32_t> encode(const PromptCompletion& text) const;
+  /// As the data of task reward are encoded: prompt and completion are one text, or conversation by
+  /// the chat template of the model's folder; the end token follows where it is missing.
+  /// ValueError that begins with `place` for a conversation that the template cannot write.
+  std::vector<int32_t> encode(const JudgedText& text, const std::string& place = "text") const;
 
-  const data::Tokenizer& tokenizer() const { return *saved_.tokenizer; }
-  const std::string& folder() const { return folder_; }
+  const data::Tokenizer& tokenizer() const { return *opened_.saved.tokenizer; }
+  const chat::ChatFormat* chat_format() const { return format_ ? &*format_ : nullptr; }
+  /// The token that ends a text.
+  int32_t eod_id() const { return static_cast<int32_t>(opened_.saved.eod_id); }
+  const std::string& folder() const { return opened_.folder; }
   /// Most tokens of a sequence.
-  int64_t context() const { return context_; }
+  int64_t context() const { return opened_.saved.config.model_config.seq_length; }
   /// For the user: what was found and assumed.
-  const std::vector<std::string>& remarks() const { return remarks_; }
+  const std::vector<std::string>& remarks() const { return opened_.remarks; }
 
  private:
-  std::string folder_;
-  SavedModel saved_;
-  std::vector<std::string> remarks_;
-  std::unique_ptr<GPTModel> model_;
-  int64_t context_ = 0;
+  OpenModel opened_;
+  std::optional<chat::ChatFormat> format_;
   int64_t tokens_per_pass_ = 0;
   int64_t pad_id_ = -1;  // tokens of it at the end do not count; -1: there is none
 };

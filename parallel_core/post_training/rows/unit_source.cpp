@@ -1,5 +1,6 @@
 #include "parallel_core/post_training/rows/unit_source.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -55,11 +56,26 @@ data::Batch UnitSource::micro_batch(data::BatchPosition position,
       numbers.push_back((options_.first_unit + order_.unit(first + i)) * per_unit + side);
     }
   }
-  data::Batch batch = pack_sequences(*set_, numbers, options_.room);
+  // Padding that counts goes on to the longest sequence of the step, in any layout.
+  const int64_t units =
+      counts_padding(options_.room) ? micro_batch_num * micro_batch_size * dp_size : 0;
+  const int64_t longest = longest_of(position.first_sample, units);
+  data::Batch batch = pack_sequences(*set_, numbers, options_.room, longest);
   if (options_.group > 0) {
     tell_first_apart(batch, first, micro_batch_size);
   }
   return batch;
+}
+
+// Tokens of the longest sequence of so many samples; 0 of none.
+int64_t UnitSource::longest_of(int64_t first, int64_t samples) {
+  const int64_t per_unit = set_->per_unit();
+  int64_t longest = 0;
+  for (int64_t i = 0; i < samples * per_unit; ++i) {
+    const int64_t unit = options_.first_unit + order_.unit(first + i / per_unit);
+    longest = std::max<int64_t>(longest, std::ssize(set_->ids(unit * per_unit + i % per_unit)));
+  }
+  return longest;
 }
 
 // Of `samples` samples, of which `first` is the first one.

@@ -62,6 +62,7 @@ class UnitSource final : public data::DataSource {
   int64_t epoch(int64_t first_sample) const override { return order_.epoch(first_sample); }
 
  private:
+  int64_t longest_of(int64_t first, int64_t samples);
   void tell_first_apart(data::Batch& batch, int64_t first, int64_t samples);
 
   std::shared_ptr<const SequenceSet> set_;
