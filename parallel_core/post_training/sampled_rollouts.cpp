@@ -10,6 +10,7 @@
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
 #include "parallel_core/inference/generation_config.h"
 #include "parallel_core/post_training/grpo_task.h"
+#include "parallel_core/post_training/rewards/model_reward.h"
 #include "parallel_core/post_training/rollouts/policy_sampler.h"
 #include "parallel_core/post_training/task_data.h"
 #include "parallel_core/training/data/example_format.h"
@@ -56,7 +57,9 @@ SupplierFactory sampled_rollouts() {
             ProcessGroup& world) -> std::unique_ptr<RolloutSupplier> {
     const PostTrainingConfig& p = config.post_training_config;
     SamplerParts parts;
-    parts.rewards = make_reward_functions(p.reward_funcs, p.reward_timeout);
+    parts.rewards = make_reward_functions(
+        p.reward_funcs, p.reward_timeout,
+        [](const std::string& folder) { return std::make_unique<ModelReward>(folder); });
     check<ValueError>(!parts.rewards.empty(),
                       "post_training_config.reward_funcs is empty: nothing would be learned; give "
                       "one, for example ['exact: answer']");

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "autograd/io/json.h"
@@ -20,6 +22,9 @@ struct JudgedCompletion {
   std::span<const int32_t> prompt_ids;
   std::span<const int32_t> ids;  ///< of the completion, with the token that ends it
 };
+
+/// The prompt of a line: a text, or messages, under "prompt" or "messages"; null without one.
+nlohmann::ordered_json prompt_of(const nlohmann::ordered_json& line);
 
 /// Gives each completion a number, or none.
 class RewardFunction {
@@ -55,13 +60,14 @@ class RewardFunction {
 ///                          it where it has none. 0 where it is not found.
 /// length: MIN..MAX         1 for so many tokens (with the one that ends it), else 0
 /// length: TARGET           1 - |tokens - TARGET| / TARGET, at least 0
+/// model: DIR               see model_reward.h; `make_model` makes it
 /// program: COMMAND         see reward_program.h; `timeout` in seconds
 ///
 /// Patterns are PCRE2's (text/util/regular_expression.h). The names are the kinds, of a second one
-/// of a kind "regex_2" and so on. ValueError, with the text, for another form. A `model` is no
-/// function of texts alone and null here: whoever has models puts it there.
+/// of a kind "regex_2" and so on. ValueError, with the text, for another form.
+using ModelRewardMaker = std::function<std::unique_ptr<RewardFunction>(const std::string& folder)>;
 std::vector<std::unique_ptr<RewardFunction>> make_reward_functions(
-    const std::vector<std::string>& texts, double timeout);
+    const std::vector<std::string>& texts, double timeout, const ModelRewardMaker& make_model = {});
 
 /// KIND and ARGUMENT of such a text. ValueError for one without a colon or an argument.
 struct RewardText {

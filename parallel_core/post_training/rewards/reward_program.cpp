@@ -24,14 +24,9 @@ std::string request_line(const JudgedCompletion& completion) {
 }
 
 std::string prompt_text(const ordered_json& line) {
-  for (const char* name : {"prompt", "messages"}) {
-    if (const auto found = line.find(name); found != line.end() && !found->is_null()) {
-      return found->is_string()
-                 ? found->get<std::string>()
-                 : found->dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-    }
-  }
-  return {};
+  const ordered_json prompt = prompt_of(line);
+  return prompt.is_string() ? prompt.get<std::string>()
+                            : prompt.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 }  // namespace

@@ -145,7 +145,11 @@ class LengthReward final : public RewardFunction {
 
 std::unique_ptr<RewardFunction> make_reward_function(const RewardText& text,
                                                      const std::string& what,
-                                                     double timeout) {
+                                                     double timeout,
+                                                     const ModelRewardMaker& make_model) {
+  if (text.kind == "model" && make_model) {
+    return make_model(text.argument);
+  }
   if (text.kind == "regex" || text.kind == "format") {
     return std::make_unique<PatternReward>(text, what);
   }
@@ -158,13 +162,21 @@ std::unique_ptr<RewardFunction> make_reward_function(const RewardText& text,
   if (text.kind == "program") {
     return std::make_unique<RewardProgram>(text.argument, timeout);
   }
-  check<ValueError>(text.kind == "model", what, ": '", text.kind,
-                    "' is no kind of reward; expected one of regex, exact, length, format, model "
-                    "and program");
-  return nullptr;
+  throw ValueError(concat(what, ": '", text.kind,
+                          "' is no kind of reward; expected one of regex, exact, length, format, "
+                          "model and program"));
 }
 
 }  // namespace
+
+nlohmann::ordered_json prompt_of(const nlohmann::ordered_json& line) {
+  for (const char* name : {"prompt", "messages"}) {
+    if (const auto found = line.find(name); found != line.end() && !found->is_null()) {
+      return *found;
+    }
+  }
+  return {};
+}
 
 std::string quoted(std::string_view text, size_t most) {
   const bool cut = text.size() > most;
@@ -189,15 +201,15 @@ RewardText split_reward_text(const std::string& text) {
 }
 
 std::vector<std::unique_ptr<RewardFunction>> make_reward_functions(
-    const std::vector<std::string>& texts, double timeout) {
+    const std::vector<std::string>& texts, double timeout, const ModelRewardMaker& make_model) {
   std::vector<std::unique_ptr<RewardFunction>> out;
   std::map<std::string, int> of_kind;
   for (const std::string& text : texts) {
     const RewardText parts = split_reward_text(text);
     const int number = ++of_kind[parts.kind];
     out.push_back(make_reward_function(
-        parts, concat("post_training_config.reward_funcs ", quoted(text)), timeout));
-    if (out.back() != nullptr && number > 1) {
+        parts, concat("post_training_config.reward_funcs ", quoted(text)), timeout, make_model));
+    if (number > 1) {
       out.back()->set_name(concat(parts.kind, "_", number));
     }
   }

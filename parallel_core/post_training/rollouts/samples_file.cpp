@@ -17,15 +17,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json prompt_of(const ordered_json& line) {
-  for (const char* name : {"prompt", "messages"}) {
-    if (const auto found = line.find(name); found != line.end() && !found->is_null()) {
-      return *found;
-    }
-  }
-  return {};
-}
-
 std::string sample_line(int64_t step,
                         const RolloutBatch& batch,
                         const JudgedCompletion& completion,
