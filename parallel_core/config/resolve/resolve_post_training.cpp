@@ -117,6 +117,7 @@ void resolve_post_training(Resolution& r) {
   }
   resolve_losses(r, p);
   resolve_preferences(r);
+  resolve_task_data(r);
 }
 
 }  // namespace tapestry::config
