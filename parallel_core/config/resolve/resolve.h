@@ -79,5 +79,6 @@ void resolve_monitor(Resolution& resolution);
 void resolve_post_training(Resolution& resolution);
 void resolve_preferences(Resolution& resolution);
 void resolve_task_data(Resolution& resolution);
+void resolve_grpo(Resolution& resolution);
 
 }  // namespace tapestry::config

@@ -118,6 +118,9 @@ void resolve_post_training(Resolution& r) {
   resolve_losses(r, p);
   resolve_preferences(r);
   resolve_task_data(r);
+  if (task == "grpo") {
+    resolve_grpo(r);
+  }
 }
 
 }  // namespace tapestry::config

@@ -198,7 +198,7 @@ void GrpoObjective::begin_step(ParallelModel& model,
   find_kept(model, micro_batches);
 }
 
-void GrpoObjective::note_shares(const CompletionLoss& loss) {
+void GrpoObjective::note_shares(const CompletionPolicyLoss& loss) {
   sums_.kl += loss.kl;
   sums_.ratios += loss.ratios;
   sums_.clipped_low += loss.clipped_low;
@@ -242,7 +242,7 @@ Tensor GrpoObjective::part(int64_t /*micro_batch*/, const data::Batch& batch, Mo
       most_mismatch_ = std::max(most_mismatch_, difference);
     }
     const std::vector<uint8_t>& kept = kept_[number];
-    const CompletionLoss own = loss_({.advantage = batch_->advantages[number],
+    const CompletionPolicyLoss own = loss_({.advantage = batch_->advantages[number],
                                       .log_probs = log_probs,
                                       .old = old,
                                       .reference = of(batch_->ref_log_probs),

@@ -81,7 +81,7 @@ class GrpoObjective final : public StepObjective {
   void count(const std::vector<data::Batch>& micro_batches);
   void find_old(ParallelModel& model);
   void find_kept(ParallelModel& model, const std::vector<data::Batch>& micro_batches);
-  void note_shares(const CompletionLoss& loss);
+  void note_shares(const CompletionPolicyLoss& loss);
 
   PostTrainingConfig config_;
   GenerationPlan plan_;

@@ -8,6 +8,7 @@
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/inference/open_model.h"
 #include "parallel_core/post_training/reference/score_sequences.h"
+#include "parallel_core/tensor_parallel/low_rank.h"
 #include "parallel_core/training/step/get_model.h"
 
 namespace tapestry::post_training {
@@ -62,6 +63,10 @@ CompletionValues FrozenReference::log_probs(const SequenceSet& completions,
   std::vector<int64_t> numbers(static_cast<size_t>(completions.size()));
   std::iota(numbers.begin(), numbers.end(), int64_t{0});
   LogProbTable table(completions);
+  std::optional<AdaptersOff> off;
+  if (policy_ != nullptr) {
+    off.emplace();
+  }
   score_shared(policy_ != nullptr ? *policy_ : *own_, completions, numbers,
                {.room = room,
                 .rows = config_.dataset_config.batch_size,
