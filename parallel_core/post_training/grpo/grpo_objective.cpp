@@ -243,10 +243,10 @@ Tensor GrpoObjective::part(int64_t /*micro_batch*/, const data::Batch& batch, Mo
     }
     const std::vector<uint8_t>& kept = kept_[number];
     const CompletionPolicyLoss own = loss_({.advantage = batch_->advantages[number],
-                                      .log_probs = log_probs,
-                                      .old = old,
-                                      .reference = of(batch_->ref_log_probs),
-                                      .kept = kept});
+                                            .log_probs = log_probs,
+                                            .old = old,
+                                            .reference = of(batch_->ref_log_probs),
+                                            .kept = kept});
     note_shares(own);
     const double weight = weight_of(counted.count);
     loss += weight * own.loss;

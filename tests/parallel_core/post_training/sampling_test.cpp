@@ -11,13 +11,11 @@
 #include <vector>
 
 #include "autograd/kernels/machine/one_order.h"
-#include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
-#include "parallel_core/inference/cached_pass.h"
 #include "parallel_core/post_training/objective/completion_scores.h"
 #include "parallel_core/post_training/rollouts/policy_sampler.h"
-#include "parallel_core/training/step/forward_step.h"
+#include "parallel_core/training/ranks/initialize_ranks.h"
 #include "tests/parallel_core/model_families.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/rank_layouts.h"
