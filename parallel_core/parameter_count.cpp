@@ -64,8 +64,7 @@ ParameterCounts count_parameters(const TransformerConfig& model,
     for (const ModelMatrix& matrix : matrices_ahead(model)) {
       add_elements(matrix, shares, experts, out);
     }
-    if (!part.pre_process &&
-        (!model.untie_embeddings_and_output_weights || model.mtp_num_layers > 0)) {
+    if (!part.pre_process && needs_table_at_end(model)) {
       out.dense += elements_on_rank(before.front(), shares);
     }
   }

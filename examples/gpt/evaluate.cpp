@@ -1,4 +1,4 @@
-// Says how well a model foresees texts and chooses answers.
+// Says how well a model foresees texts and chooses answers, and what a reward model says of texts.
 #include <boost/program_options.hpp>
 #include <cstdint>
 #include <string>
@@ -8,6 +8,8 @@
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
+#include "parallel_core/parallel_state.h"
+#include "parallel_core/post_training/reward_file.h"
 #include "parallel_core/scoring/multiple_choice.h"
 #include "parallel_core/scoring/perplexity.h"
 #include "parallel_core/training/program.h"
@@ -26,7 +28,8 @@ constexpr const char* kProgram = "evaluate";
 
 po::options_description options_of_program() {
   po::options_description options(
-      "Usage: evaluate --checkpoint DIR (--text FILE | --choices FILE)... [OPTION]...",
+      "Usage: evaluate --checkpoint DIR (--text FILE | --choices FILE)... [OPTION]...\n"
+      "       evaluate --checkpoint DIR (--reward FILE)... [OPTION]...",
       tapestry::examples::help_columns());
   const auto text = [](const char* name) { return po::value<std::string>()->value_name(name); };
   const auto texts = [](const char* name) {
@@ -42,10 +45,13 @@ po::options_description options_of_program() {
       ("adapter", text("DIR"), "a PEFT folder, or a checkpoint of a LoRA run")        //
       ("text", texts("FILE"), "perplexity of this text; may be given several times")  //
       ("choices", texts("FILE"),
-       "questions with answers to choose from, one in each line, as JSON")                     //
-      ("context", number(), "tokens that the model sees at most; unset: all that it takes")    //
-      ("stride", number(), "tokens that each window of a text adds; unset: half the context")  //
-      ("details", po::bool_switch(), "log-likelihoods of every question")                      //
+       "questions with answers to choose from, one in each line, as JSON")  //
+      ("reward", texts("FILE"),
+       "what a reward model says of texts: lines of JSON with chosen and rejected, or with prompt "
+       "and completion")                                                                          //
+      ("context", number(), "tokens that the model sees at most; unset: all that it takes")       //
+      ("stride", number(), "tokens that each window of a text adds; unset: half the context")     //
+      ("details", po::bool_switch(), "log-likelihoods of every question, rewards of every line")  //
       ("dtype", text("TYPE"),
        "float32 | bfloat16 | q8_0 | q4_0; unset: that of a run's products, float32 for other "
        "models")                                                                      //
@@ -115,6 +121,81 @@ Json choice_result(const std::string& file,
   return out;
 }
 
+Json reward_result(const std::string& file,
+                   const tapestry::post_training::JudgedFile& judged,
+                   bool details) {
+  Json out = {{"reward", file}};
+  if (judged.has_pairs) {
+    out.update({{"pairs", judged.lines.size()},
+                {"accuracy", judged.accuracy()},
+                {"mean_chosen", judged.mean(0)},
+                {"mean_rejected", judged.mean(1)},
+                {"margin", judged.mean_lead()}});
+  } else {
+    out.update({{"texts", judged.lines.size()}, {"mean_reward", judged.mean()}});
+  }
+  out["shortened_texts"] = judged.shortened;
+  for (size_t i = 0; details && i < judged.lines.size(); ++i) {
+    const auto& [place, rewards] = judged.lines[i];
+    Json line = {{"place", place}};
+    if (judged.has_pairs) {
+      line.update({{"chosen", rewards[0]}, {"rejected", rewards[1]}});
+    } else {
+      line["reward"] = rewards[0];
+    }
+    out["details"].push_back(std::move(line));
+  }
+  return out;
+}
+
+// The groups of parallel_state.h for as many copies of the model as there is room for.
+void make_groups(const po::variables_map& arguments, const tapestry::Distributed& job) {
+  tapestry::ModelParallelSizes sizes;
+  sizes.tensor_model_parallel_size = static_cast<int>(positive_of(arguments, "tensor_parallel"));
+  sizes.pipeline_model_parallel_size =
+      static_cast<int>(positive_of(arguments, "pipeline_parallel"));
+  const int ranks = sizes.tensor_model_parallel_size * sizes.pipeline_model_parallel_size;
+  check<ValueError>(job.world()->size() % ranks == 0,
+                    "tensor_parallel x pipeline_parallel = ", ranks, " does not divide the ",
+                    job.world()->size(), " processes that there are; start a multiple of ", ranks,
+                    " with mpirun -n");
+  tapestry::initialize_model_parallel(sizes, job.world());
+}
+
+// What a reward model says of the files.
+int judge(const po::variables_map& arguments,
+          const std::vector<std::string>& files,
+          const tapestry::Distributed& job) {
+  for (const char* other : {"text", "choices", "context", "stride"}) {
+    check<ValueError>(arguments.count(other) == 0, "--", other,
+                      " is for language models, --reward for reward models; leave one out");
+  }
+  make_groups(arguments, job);
+  tapestry::post_training::RewardModel model(
+      {.checkpoint = option_if_given(arguments, "checkpoint"),
+       .adapter = option_if_given(arguments, "adapter"),
+       .dtype = option_if_given(arguments, "dtype"),
+       .tokens_per_pass = positive_of(arguments, "tokens_per_pass")});
+  const bool speaks = job.world()->rank() == 0;
+  for (const std::string& remark : model.remarks()) {
+    if (speaks) {
+      tapestry::examples::say(kProgram, remark);
+    }
+  }
+  Json out = {{"checkpoint", model.folder()},
+              {"adapter", option_if_given(arguments, "adapter")},
+              {"context", model.context()},
+              {"results", Json::array()}};
+  for (const std::string& file : files) {
+    out["results"].push_back(
+        reward_result(file, judge_file(model, file), arguments["details"].as<bool>()));
+  }
+  if (speaks) {
+    tapestry::print_result(out.dump(2) + "\n");
+  }
+  return kFinished;
+}
+
 int run(const std::vector<std::string>& given, const tapestry::Distributed& job) {
   std::vector<std::string> words = given;
   const po::options_description options = options_of_program();
@@ -126,14 +207,19 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   const std::vector<std::string> texts = options_if_given(arguments, "text");
   const std::vector<std::string> choice_files = options_if_given(arguments, "choices");
   check<ValueError>(arguments.count("checkpoint") != 0, "--checkpoint is needed; see --help");
-  check<ValueError>(!texts.empty() || !choice_files.empty(),
-                    "--text or --choices is needed: there is nothing to evaluate; see --help");
+  const std::vector<std::string> judged_files = options_if_given(arguments, "reward");
+  check<ValueError>(!texts.empty() || !choice_files.empty() || !judged_files.empty(),
+                    "--text, --choices or --reward is needed: there is nothing to evaluate; see "
+                    "--help");
   check<ValueError>(arguments.count("stride") == 0 || !texts.empty(),
                     "--stride is one of texts; add --text or leave it out");
-  check<ValueError>(!arguments["details"].as<bool>() || !choice_files.empty(),
+  check<ValueError>(!arguments["details"].as<bool>() || texts.empty() || !choice_files.empty(),
                     "--details are of questions; add --choices or leave it out");
   if (const int64_t threads = positive_of(arguments, "threads"); threads > 0) {
     tapestry::set_num_threads(static_cast<int>(threads));
+  }
+  if (!judged_files.empty()) {
+    return judge(arguments, judged_files, job);
   }
   // Before a model is loaded, what is wrong with the files.
   std::vector<std::vector<tapestry::ChoiceQuestion>> questions;

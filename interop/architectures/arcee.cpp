@@ -16,6 +16,7 @@ Architecture arcee() {
       .model_type = "arcee",
       .title = "Arcee AFM",
       .classes = {"ArceeForCausalLM", "ArceeModel"},
+      .score_class = "ArceeForSequenceClassification",
       .token_ids = {.bos = 128000, .eos = {128001}, .pad = {}},
       .rules = joined(
           size("vocab_size", "vocab_size", 32000), size("hidden_size", "hidden_size", 2560),

@@ -161,6 +161,9 @@ struct Architecture {
   bool implied = false;
   /// Values of `architectures`; the first is written, the others are read as well.
   std::vector<std::string_view> classes;
+  /// The same of a model with a score head (score_head), whose files have score.weight beside what
+  /// is behind `part`; empty: transformers has none.
+  std::string_view score_class = {};
   TokenIds token_ids = {};  ///< where config.json leaves them out
   bool tied = false;        ///< tie_word_embeddings where it is left out
   Rules rules;

@@ -16,6 +16,7 @@ Architecture deepseek_v2() {
       .model_type = "deepseek_v2",
       .title = "DeepSeek-V2",
       .classes = {"DeepseekV2ForCausalLM", "DeepseekV2Model"},
+      .score_class = "DeepseekV2ForSequenceClassification",
       .token_ids = {.bos = 100000, .eos = {100001}, .pad = {}},
       .rules =
           joined(size("vocab_size", "vocab_size", 102400), size("hidden_size", "hidden_size", 4096),

@@ -15,6 +15,7 @@ Architecture deepseek_v3() {
       .model_type = "deepseek_v3",
       .title = "DeepSeek-V3, DeepSeek-R1",
       .classes = {"DeepseekV3ForCausalLM", "DeepseekV3Model"},
+      .score_class = "DeepseekV3ForSequenceClassification",
       .token_ids = {.bos = 0, .eos = {1}, .pad = {}},
       .rules = joined(
           size("vocab_size", "vocab_size", 129280), size("hidden_size", "hidden_size", 7168),

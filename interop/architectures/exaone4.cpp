@@ -21,6 +21,7 @@ Architecture exaone4() {
       .model_type = "exaone4",
       .title = "EXAONE 4",
       .classes = {"Exaone4ForCausalLM", "Exaone4Model"},
+      .score_class = "Exaone4ForSequenceClassification",
       .token_ids = {.bos = 0, .eos = {2}, .pad = 1},
       .rules = joined(
           size("vocab_size", "vocab_size", 102400), size("hidden_size", "hidden_size", 4096),

@@ -95,6 +95,7 @@ Architecture falcon() {
       .model_type = "falcon",
       .title = "Falcon 40B, 180B",
       .classes = {"FalconForCausalLM", "FalconModel"},
+      .score_class = "FalconForSequenceClassification",
       .token_ids = {.bos = 11, .eos = {11}, .pad = {}},
       .tied = true,
       .rules = joined(size("vocab_size", "vocab_size", 65024), std::make_shared<FalconSizes>(),

@@ -22,7 +22,7 @@ using Names = NamePair;
 
 constexpr std::string_view kExpertStem = "moe.experts.";
 
-constexpr std::array<Names, 8> kModulesTop = {
+constexpr std::array<Names, 9> kModulesTop = {
     {{"per_layer_embeddings.", "language_model.embedding.per_layer.table."},
      {"per_layer_model_projection.", "language_model.embedding.per_layer.projection."},
      {"per_layer_projection_norm.", "language_model.embedding.per_layer.norm."},
@@ -30,7 +30,8 @@ constexpr std::array<Names, 8> kModulesTop = {
      {"tok_embeddings.", "language_model.embedding.word_embeddings."},
      {"pos_embeddings.weight", "language_model.embedding.position_embeddings.embedding_table"},
      {"final_norm.", "language_model.encoder.final_norm."},
-     {"lm_head.", "language_model.output_layer."}}};
+     {"lm_head.", "language_model.output_layer."},
+     {"score.", "language_model.score."}}};
 // Behind "layers.I." and "language_model.encoder.layers.I.".
 // Logical tensors that are of one parameter stand in the order of its rows, but for those of
 // qkv_proj.

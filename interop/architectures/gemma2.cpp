@@ -18,6 +18,7 @@ Architecture gemma2() {
       .model_type = "gemma2",
       .title = "Gemma 2",
       .classes = {"Gemma2ForCausalLM", "Gemma2Model"},
+      .score_class = "Gemma2ForSequenceClassification",
       .token_ids = {.bos = 2, .eos = {1}, .pad = 0},
       .tied = true,
       .rules = joined(

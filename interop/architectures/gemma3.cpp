@@ -19,6 +19,7 @@ Architecture gemma3() {
       .model_type = "gemma3_text",
       .title = "Gemma 3, text",
       .classes = {"Gemma3ForCausalLM", "Gemma3TextModel"},
+      .score_class = "Gemma3TextForSequenceClassification",
       .token_ids = {.bos = 2, .eos = {1}, .pad = 0},
       .tied = true,
       .rules = joined(

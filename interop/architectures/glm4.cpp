@@ -21,6 +21,7 @@ Architecture glm4() {
       .model_type = "glm4",
       .title = "GLM-4-0414",
       .classes = {"Glm4ForCausalLM", "Glm4Model"},
+      .score_class = "Glm4ForSequenceClassification",
       .token_ids = {.bos = {}, .eos = {151329, 151336, 151338}, .pad = 151329},
       .rules = joined(
           size("vocab_size", "vocab_size", 151552), size("hidden_size", "hidden_size", 4096),

@@ -75,6 +75,7 @@ Architecture gpt2() {
       .title = "GPT-2",
       .implied = true,
       .classes = {"GPT2LMHeadModel", "GPT2Model"},
+      .score_class = "GPT2ForSequenceClassification",
       .token_ids = {.bos = 50256, .eos = {50256}, .pad = {}},
       .tied = true,
       .rules = joined(

@@ -42,6 +42,7 @@ Architecture gpt_neox() {
       .model_type = "gpt_neox",
       .title = "GPT-NeoX, Pythia",
       .classes = {"GPTNeoXForCausalLM", "GPTNeoXModel"},
+      .score_class = "GPTNeoXForSequenceClassification",
       .token_ids = {.bos = 0, .eos = {0}, .pad = {}},
       .rules = joined(
           size("vocab_size", "vocab_size", 50432), size("hidden_size", "hidden_size", 6144),

@@ -46,6 +46,7 @@ Architecture gpt_oss() {
       .model_type = "gpt_oss",
       .title = "GPT-OSS",
       .classes = {"GptOssForCausalLM", "GptOssModel"},
+      .score_class = "GptOssForSequenceClassification",
       .token_ids = {.bos = {}, .eos = {200002}, .pad = 199999},
       .rules = joined(
           size("vocab_size", "vocab_size", 201088), size("hidden_size", "hidden_size", kWidth),

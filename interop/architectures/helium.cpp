@@ -11,6 +11,7 @@ Architecture helium() {
       .model_type = "helium",
       .title = "Helium 1",
       .classes = {"HeliumForCausalLM", "HeliumModel"},
+      .score_class = "HeliumForSequenceClassification",
       .token_ids = {.bos = 1, .eos = {2}, .pad = 3},
       .rules =
           joined(size("vocab_size", "vocab_size", 48000), size("hidden_size", "hidden_size", 2560),

@@ -63,6 +63,17 @@ bool says_the_same(const HfConfig& a, const HfConfig& b) {
          a.undecided.empty() && values(a) == values(b);
 }
 
+// What transformers needs to know of a model for sequence classification: its labels, and the id
+// that fills rows up, which its values are not taken at.
+void write_score_head(HfJson& json, const TokenIds& ids) {
+  json["id2label"] = {{"0", "LABEL_0"}};
+  json["label2id"] = {{"LABEL_0", 0}};
+  const std::optional<int64_t> pad = score_pad_id(ids);
+  if (pad) {
+    json["pad_token_id"] = *pad;
+  }
+}
+
 // Whether a file is of a language model without its output layer ("LlamaModel"): what is saved here
 // has one.
 bool names_headless_class(const HfJson& json) {
@@ -145,12 +156,16 @@ std::string model_config_json(const TransformerConfig& config,
   all.model_config = config;
   all.moe_config = config.moe;
   if (const architectures::Architecture* family = architectures::find(type)) {
-    json["architectures"] = {std::string(family->classes.front())};
+    json["architectures"] = {
+        std::string(config.score_head ? family->score_class : family->classes.front())};
     for (const auto& rule : family->rules) {
       rule->write(all, json);
     }
   } else {
     architectures::write_own_model(all, json);
+  }
+  if (config.score_head) {
+    write_score_head(json, source.token_ids);
   }
   std::string text = written(json);
   if (!source.config_json.empty() &&
@@ -159,6 +174,30 @@ std::string model_config_json(const TransformerConfig& config,
     return fitted(source.config_json, stored, json);
   }
   return text;
+}
+
+std::optional<int64_t> score_pad_id(const TokenIds& ids) {
+  return ids.pad || ids.eos.empty() ? ids.pad : std::optional(ids.eos.front());
+}
+
+std::string score_config_json(const std::string& text,
+                              const std::string& path,
+                              std::optional<int64_t> pad) {
+  const HfConfig file = parse_hf_config(text, path);
+  const architectures::Architecture* family = architectures::find(file.model_type);
+  check<ValueError>(family == nullptr || !family->score_class.empty(), path, ": model_type ",
+                    file.model_type,
+                    ": transformers has no model of this family for sequence classification");
+  HfJson json = HfJson::parse(text);
+  if (family == nullptr) {
+    json["model_config"]["score_head"] = true;
+  } else {
+    json["architectures"] = {std::string(family->score_class)};
+  }
+  TokenIds ids = file.token_ids;
+  ids.pad = pad ? pad : ids.pad;
+  write_score_head(json, ids);
+  return written(json);
 }
 
 std::string own_model_config_json(const TransformerConfig& config,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,17 @@ std::string model_config_json(const TransformerConfig& config,
                               const std::string& type,
                               DType stored,
                               const HfSource& source = {});
+
+/// The id that fills up rows of a reward model, which config.json has as pad_token_id: where the
+/// tokenizer has none the one that ends a text, as TRL's trainer decides. Empty: there is neither.
+std::optional<int64_t> score_pad_id(const TokenIds& ids);
+
+/// The text of a language model's config.json as that of its family's model for sequence
+/// classification with one label. `pad` is the tokenizer's, if it has one. ValueError, naming
+/// `path`, for a family without such a model; errors of parse_hf_config.
+std::string score_config_json(const std::string& text,
+                              const std::string& path,
+                              std::optional<int64_t> pad);
 
 /// The same for a model of one's own: sizes of the configuration that it was given, which may say
 /// something else of it, or nothing.

@@ -18,6 +18,7 @@ Architecture hunyuan_v1_dense() {
       .model_type = "hunyuan_v1_dense",
       .title = "Hunyuan dense",
       .classes = {"HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"},
+      .score_class = "HunYuanDenseV1ForSequenceClassification",
       .token_ids = {.bos = 1, .eos = {2}, .pad = 0},
       .rules =
           joined(size("vocab_size", "vocab_size", 290943), size("hidden_size", "hidden_size", 4096),

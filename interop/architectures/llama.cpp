@@ -17,6 +17,7 @@ Architecture llama() {
       .title = "Llama 1 to 3, and models of its form",
       .implied = true,
       .classes = {"LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"},
+      .score_class = "LlamaForSequenceClassification",
       .token_ids = {.bos = 1, .eos = {2}, .pad = {}},
       .rules = joined(
           size("vocab_size", "vocab_size", 32000), size("hidden_size", "hidden_size", 4096),

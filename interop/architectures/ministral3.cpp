@@ -33,6 +33,7 @@ Architecture ministral3() {
       .model_type = "ministral3",
       .title = "Ministral 3",
       .classes = {"Ministral3ForCausalLM", "Ministral3Model"},
+      .score_class = "Ministral3ForSequenceClassification",
       .token_ids = {.bos = 1, .eos = {2}, .pad = 11},
       .rules = joined(
           size("vocab_size", "vocab_size", 131072), size("hidden_size", "hidden_size", 4096),

@@ -17,6 +17,7 @@ Architecture mistral() {
       .title = "Mistral",
       .implied = true,
       .classes = {"MistralForCausalLM", "MistralModel"},
+      .score_class = "MistralForSequenceClassification",
       .token_ids = {.bos = 1, .eos = {2}, .pad = {}},
       .rules = joined(
           size("vocab_size", "vocab_size", 32000), size("hidden_size", "hidden_size", 4096),

@@ -43,6 +43,7 @@ Architecture mixtral() {
       .title = "Mixtral",
       .implied = true,
       .classes = {"MixtralForCausalLM", "MixtralModel"},
+      .score_class = "MixtralForSequenceClassification",
       .token_ids = {.bos = 1, .eos = {2}, .pad = {}},
       .rules =
           joined(size("vocab_size", "vocab_size", 32000), size("hidden_size", "hidden_size", 4096),

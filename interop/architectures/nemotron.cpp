@@ -16,6 +16,7 @@ Architecture nemotron() {
       .model_type = "nemotron",
       .title = "Nemotron-4, Minitron",
       .classes = {"NemotronForCausalLM", "NemotronModel"},
+      .score_class = "NemotronForSequenceClassification",
       .token_ids = {.bos = 2, .eos = {3}, .pad = {}},
       .rules =
           joined(size("vocab_size", "vocab_size", 256000), size("hidden_size", "hidden_size", 6144),

@@ -38,6 +38,7 @@ Architecture phi3() {
       .model_type = "phi3",
       .title = "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
       .classes = {"Phi3ForCausalLM", "Phi3Model"},
+      .score_class = "Phi3ForSequenceClassification",
       .token_ids = {.bos = 1, .eos = {32000}, .pad = 32000},
       .rules = joined(
           size("vocab_size", "vocab_size", 32064), size("hidden_size", "hidden_size", 3072),

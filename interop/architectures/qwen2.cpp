@@ -15,6 +15,7 @@ Architecture qwen2() {
       .title = "Qwen2, Qwen2.5",
       .implied = true,
       .classes = {"Qwen2ForCausalLM", "Qwen2Model"},
+      .score_class = "Qwen2ForSequenceClassification",
       .rules = joined(
           size("vocab_size", "vocab_size", 151936), size("hidden_size", "hidden_size", 4096),
           size("intermediate_size", "ffn_hidden_size", 22016),

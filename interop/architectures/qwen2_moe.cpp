@@ -35,6 +35,7 @@ Architecture qwen2_moe() {
       .title = "Qwen1.5-MoE, Qwen2-MoE",
       .implied = true,
       .classes = {"Qwen2MoeForCausalLM", "Qwen2MoeModel"},
+      .score_class = "Qwen2MoeForSequenceClassification",
       .rules = joined(
           size("vocab_size", "vocab_size", 151936), size("hidden_size", "hidden_size", 2048),
           size("intermediate_size", "ffn_hidden_size", 5632),

@@ -16,6 +16,7 @@ Architecture qwen3() {
       .title = "Qwen3, dense",
       .implied = true,
       .classes = {"Qwen3ForCausalLM", "Qwen3Model"},
+      .score_class = "Qwen3ForSequenceClassification",
       .rules = joined(
           size("vocab_size", "vocab_size", 151936), size("hidden_size", "hidden_size", 4096),
           size("intermediate_size", "ffn_hidden_size", 22016),

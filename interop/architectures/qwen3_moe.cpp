@@ -21,6 +21,7 @@ Architecture qwen3_moe() {
       .model_type = "qwen3_moe",
       .title = "Qwen3, mixtures (30B-A3B, 235B-A22B)",
       .classes = {"Qwen3MoeForCausalLM", "Qwen3MoeModel"},
+      .score_class = "Qwen3MoeForSequenceClassification",
       .rules = joined(
           size("vocab_size", "vocab_size", 151936), size("hidden_size", "hidden_size", 2048),
           size("intermediate_size", "ffn_hidden_size", 6144),

@@ -13,6 +13,7 @@ Architecture qwen3_next() {
       .model_type = "qwen3_next",
       .title = "Qwen3-Next (80B-A3B), Qwen3-Coder-Next",
       .classes = {"Qwen3NextForCausalLM", "Qwen3NextModel"},
+      .score_class = "Qwen3NextForSequenceClassification",
       .rules = joined(
           size("vocab_size", "vocab_size", 151936), size("hidden_size", "hidden_size", 2048),
           size("intermediate_size", "ffn_hidden_size", 5632),

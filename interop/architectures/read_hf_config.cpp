@@ -40,6 +40,10 @@ std::vector<std::string> classes_in(Fields& file) {
   return list->get<std::vector<std::string>>();
 }
 
+bool is_score_class(const Architecture& family, const std::string& name) {
+  return !family.score_class.empty() && family.score_class == name;
+}
+
 bool has_class(const Architecture& family, const std::string& name) {
   return std::find(family.classes.begin(), family.classes.end(), name) != family.classes.end();
 }
@@ -64,12 +68,39 @@ const Architecture* family_of(Fields& file) {
     throw ValueError(concat(file.out.file, ": ", shown,
                             " cannot be read; what can: ", architectures::known_types()));
   }
-  if (!classes.empty() && !has_class(*family, classes.front())) {
+  if (!classes.empty() && !has_class(*family, classes.front()) &&
+      !is_score_class(*family, classes.front())) {
     file.finding("architectures",
                  concat(classes.front(), " is not the language model of ", family->model_type, ", ",
-                        family->classes.front(), ", and cannot be read"));
+                        family->classes.front(),
+                        family->score_class.empty() ? "" : concat(", nor ", family->score_class),
+                        ", and cannot be read"));
   }
   return family;
+}
+
+// How many labels a model for sequence classification has. Source: PretrainedConfig.
+void read_labels(Fields& file) {
+  const Json* labels = file.find("id2label");
+  const Json* number = file.find("num_labels");
+  const bool lists = labels != nullptr && labels->is_object();
+  const std::string name = lists || number == nullptr ? "id2label" : "num_labels";
+  const Json count = lists ? Json(labels->size()) : number == nullptr ? Json(2) : *number;
+  if (count != 1) {
+    file.finding(name, concat(lists || number != nullptr ? "gives " : "is left out, which means ",
+                              count.dump(), " labels; a reward model has one"));
+  }
+}
+
+// Whether the file is of a reward model.
+void read_score_head(Fields& file, const Architecture& family) {
+  const std::vector<std::string> classes = classes_in(file);
+  const bool score_head = !classes.empty() && is_score_class(family, classes.front());
+  if (score_head) {
+    read_labels(file);
+  }
+  file.set_value("score_head", config::Value(score_head), "architectures",
+                 classes.empty() ? "null" : Json(classes).dump(), !classes.empty());
 }
 
 void read_dtype(Fields& file) {
@@ -177,6 +208,7 @@ HfConfig parse_hf_config(const std::string& text, const std::string& path) {
       rule->read(file);
     }
     file.read_tie(family->tied);
+    read_score_head(file, *family);
   }
   if (!file.findings.empty()) {
     std::string all;

@@ -114,6 +114,10 @@ std::vector<Objection> objections_to(const Architecture& family, const AllConfig
   for (const auto& rule : family.rules) {
     rule->object(config, out);
   }
+  if (config.model_config.score_head && family.score_class.empty()) {
+    out.push_back({"model_config.score_head", "True",
+                   "transformers has no model of this family for sequence classification"});
+  }
   // No family's config.json has a word for it.
   only("out_hidden_size", config::Value(), "leave it out")->object(config, out);
   return out;

@@ -30,6 +30,7 @@ Architecture seed_oss() {
       .model_type = "seed_oss",
       .title = "Seed-OSS",
       .classes = {"SeedOssForCausalLM", "SeedOssModel"},
+      .score_class = "SeedOssForSequenceClassification",
       .token_ids = {.bos = 0, .eos = {2}, .pad = 1},
       .rules = joined(
           size("vocab_size", "vocab_size", 155136), size("hidden_size", "hidden_size", 4096),

@@ -34,6 +34,7 @@ Architecture smollm3() {
       .model_type = "smollm3",
       .title = "SmolLM3",
       .classes = {"SmolLM3ForCausalLM", "SmolLM3Model"},
+      .score_class = "SmolLM3ForSequenceClassification",
       .token_ids = {.bos = 128000, .eos = {128001}, .pad = 128004},
       .tied = true,
       .rules =

@@ -33,6 +33,7 @@ Architecture stablelm() {
       .model_type = "stablelm",
       .title = "StableLM, StableLM 2",
       .classes = {"StableLmForCausalLM", "StableLmModel"},
+      .score_class = "StableLmForSequenceClassification",
       .token_ids = {.bos = 0, .eos = {0}, .pad = {}},
       .rules = joined(
           size("vocab_size", "vocab_size", 50304), size("hidden_size", "hidden_size", 2560),

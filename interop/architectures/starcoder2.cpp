@@ -19,6 +19,7 @@ Architecture starcoder2() {
       .model_type = "starcoder2",
       .title = "StarCoder2",
       .classes = {"Starcoder2ForCausalLM", "Starcoder2Model"},
+      .score_class = "Starcoder2ForSequenceClassification",
       .token_ids = {.bos = 50256, .eos = {50256}, .pad = {}},
       .tied = true,
       .rules = joined(

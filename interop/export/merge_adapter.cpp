@@ -29,6 +29,8 @@
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
 #include "parallel_core/dist_checkpointing/peft_names.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
+#include "text/tokenizers/huggingface/tokenizer_files.h"
+#include "text/tokenizers/tokenizer.h"
 #include "text/util/file.h"
 
 namespace tapestry {
@@ -41,6 +43,7 @@ constexpr int64_t kPieceElements = int64_t{1} << 20U;
 constexpr std::string_view kWeight = ".weight";
 constexpr std::string_view kBias = ".bias";
 constexpr const char* kHeadTensor = "lm_head.weight";
+constexpr const char* kScoreTensor = "score.weight";
 
 // What becomes of a tensor of the result.
 struct Piece {
@@ -105,6 +108,10 @@ class Merge {
     for (const auto& [name, stored] : replaced_) {
       out[name].adapter = stored;
     }
+    if (gives_score_head()) {
+      out.erase(kHeadTensor);  // in whose place it stands
+      return out;
+    }
     const bool head = adapted_.contains(kHeadTensor) || replaced_.contains(kHeadTensor);
     if (!tied || table_.empty() || (!head && !replaced_.contains(table_))) {
       return out;
@@ -122,6 +129,17 @@ class Merge {
         "changes one alone: the result has two, and tie_word_embeddings: false");
     out[kHeadTensor].source = table_;
     return out;
+  }
+  /// Whether the base is a language model, and the result one for sequence classification.
+  bool gives_score_head() const {
+    return replaced_.contains(kScoreTensor) && !names_.contains(kScoreTensor);
+  }
+  /// Where the dtype and the shape of a tensor of the result come from.
+  TensorInfo like(const std::string& name, const Piece& piece) const {
+    const bool is_new = piece.source.empty();
+    const TensorSource& source = is_new ? *adapter_ : static_cast<const TensorSource&>(base_);
+    const std::string& stored = is_new ? piece.adapter : piece.source;
+    return {.name = name, .dtype = source.dtype(stored), .shape = source.shape(stored)};
   }
   /// The file of the base that a tensor of the result goes to.
   std::string file_of(const std::string& tensor) const {
@@ -145,12 +163,17 @@ class Merge {
     errors_ += concat("\n  ", text...);
   }
 
+  bool is_new_score(const std::string& name) const {
+    return name == kScoreTensor && !names_.contains(name) &&
+           modules_.config().task_type == kSequenceClassification;
+  }
+
   // The base's name of a tensor that the adapter's file calls `name`, without prefix; empty if it
   // has none. Bases that were saved without their output layer lack the part's name.
   std::string base_name(const std::string& name) const {
     const bool has_part = !part_.empty() && name.starts_with(part_);
     const std::string bare = has_part ? name.substr(part_.size()) : name;
-    const bool is_head = name == kHeadTensor && !table_.empty();
+    const bool is_head = !table_.empty() && (name == kHeadTensor || is_new_score(name));
     return names_.contains(name) || is_head ? name : names_.contains(bare) ? bare : std::string();
   }
 
@@ -219,7 +242,9 @@ class Merge {
       error(stored, ": the base has no tensor ", name);
     } else if (!meant) {
       error(stored, ": modules_to_save and bias of adapter_config.json do not mean this tensor");
-    } else if (const Shape& shape = base_.shape(names_.contains(of) ? of : table_);
+    } else if (const Shape shape = is_new_score(of)
+                                       ? Shape{1, base_.shape(table_)[1]}
+                                       : base_.shape(names_.contains(of) ? of : table_);
                adapter_->shape(stored) != shape) {
       error(stored, ": has shape ", adapter_->shape(stored), ", the base's ", of, " ", shape);
     } else {
@@ -411,11 +436,9 @@ std::map<std::string, std::vector<TensorInfo>> planned_files(const Merge& merge,
                                                              std::optional<DType> wanted) {
   std::map<std::string, std::vector<TensorInfo>> files;
   for (const auto& [name, piece] : pieces) {
-    const DType stored = merge.base().dtype(piece.source);
-    files[merge.file_of(name)].push_back(
-        {.name = name,
-         .dtype = is_stored_float(stored) ? wanted.value_or(stored) : stored,
-         .shape = merge.base().shape(piece.source)});
+    TensorInfo tensor = merge.like(name, piece);
+    tensor.dtype = is_stored_float(tensor.dtype) ? wanted.value_or(tensor.dtype) : tensor.dtype;
+    files[merge.file_of(name)].push_back(std::move(tensor));
   }
   return files;
 }
@@ -465,6 +488,13 @@ void export_adapter_folder(const std::string& adapter, const std::string& output
 
 namespace {
 
+std::optional<int64_t> pad_id_in(const std::string& folder) {
+  const bool has_tokenizer =
+      data::huggingface::has_tokenizer_files(folder) || path_exists(folder + "/tokenizer.model");
+  const int64_t pad = has_tokenizer ? tokenizer_of_folder(folder)->pad_id() : -1;
+  return pad < 0 ? std::nullopt : std::optional(pad);
+}
+
 MergeSummary merge_folder(const std::string& base,
                           const std::string& adapter,
                           const MergeOptions& options) {
@@ -474,8 +504,8 @@ MergeSummary merge_folder(const std::string& base,
   bool tied = config.is_tied();
   const Pieces pieces = merge.pieces(tied, summary.remarks);
   const auto files = planned_files(merge, pieces, options.dtype);
-  const bool as_it_was =
-      !options.dtype && pieces.size() == merge.base().names().size();  // sizes, too
+  const bool as_it_was = !options.dtype && !merge.gives_score_head() &&
+                         pieces.size() == merge.base().names().size();  // sizes, too
   NewFolder folder(options.output);
   const fs::path output = folder.temporary();
   for (const auto& [name, tensors] : files) {
@@ -496,6 +526,12 @@ MergeSummary merge_folder(const std::string& base,
   }
   if (config.is_tied() != tied) {
     config.set_tied(tied);
+  }
+  if (merge.gives_score_head()) {
+    config.set_score_head(pad_id_in(base));
+    summary.remarks.push_back(
+        "the adapter has a score head: the result is a reward model, without the base's output "
+        "layer");
   }
   copy_other_files(base, output.string());
   config.write(output.string());

@@ -94,6 +94,10 @@ void ModelConfigFile::set_tied(bool tied) {
 
 void ModelConfigFile::set_dtype(DType dtype) { text_ = config_json_with_dtype(text_, dtype); }
 
+void ModelConfigFile::set_score_head(std::optional<int64_t> pad) {
+  text_ = score_config_json(text_, path_, pad);
+}
+
 void ModelConfigFile::write(const std::string& folder) const {
   write_file_atomically((fs::path(folder) / kModelConfigFile).string(), text_);
 }

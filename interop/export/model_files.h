@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@ class ModelConfigFile {
   bool is_tied() const;
   void set_tied(bool tied);
   void set_dtype(DType dtype);
+  /// Makes it that of a model for sequence classification with one label (score_config_json). `pad`
+  /// is the tokenizer's, if it has one.
+  void set_score_head(std::optional<int64_t> pad);
   /// Writes it to another folder. IoError.
   void write(const std::string& folder) const;
 

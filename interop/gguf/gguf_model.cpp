@@ -22,6 +22,10 @@ using architectures::Objection;
 
 // The family whose GGUF form says the configuration.
 const Architecture& gguf_family(const TransformerConfig& config) {
+  check<ValueError>(!config.score_head,
+                    "GGUF: this is a reward model (model_config.score_head), and GGUF files are "
+                    "written of models that predict tokens: llama.cpp has no name for a score head "
+                    "of one value. Write it for the transformers library (--to hf)");
   std::vector<std::pair<std::string, std::vector<Objection>>> families;
   std::string known;
   for (const Architecture* family : architectures::gguf_families(config)) {

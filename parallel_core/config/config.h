@@ -509,6 +509,7 @@ struct TransformerConfig {
   std::optional<int64_t> out_hidden_size;
   std::optional<int64_t> num_experts;
   bool untie_embeddings_and_output_weights = false;
+  bool score_head = false;  // resolved: in place of the output layer one value a token
   std::optional<std::string> recompute_method;
   std::optional<int64_t> recompute_num_layers;
   std::optional<std::string> recompute_granularity;

@@ -593,7 +593,12 @@ std::vector<ModelMatrix> matrices_after_layers(const TransformerConfig& config) 
   if (config.use_final_norm) {
     append_norm(config, "encoder.final_norm", "final_norm", out);
   }
-  if (config.untie_embeddings_and_output_weights) {
+  if (config.score_head) {
+    out.push_back({.name = "score",
+                   .module = concat(kLanguageModel, "score"),
+                   .role = MatrixRole::kScore,
+                   .shape = {1, hidden}});
+  } else if (config.untie_embeddings_and_output_weights) {
     out.push_back({.name = "lm_head",
                    .module = concat(kLanguageModel, "output_layer"),
                    .role = MatrixRole::kHead,
@@ -601,6 +606,11 @@ std::vector<ModelMatrix> matrices_after_layers(const TransformerConfig& config) 
                    .sharded_axis = 0});
   }
   return out;
+}
+
+bool needs_table_at_end(const TransformerConfig& config) {
+  return config.mtp_num_layers > 0 ||
+         (!config.untie_embeddings_and_output_weights && !config.score_head);
 }
 
 std::vector<ModelMatrix> matrices_ahead(const TransformerConfig& config) {

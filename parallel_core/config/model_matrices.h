@@ -16,7 +16,8 @@ namespace tapestry {
 enum class MatrixRole : uint8_t {
   kEmbedding,
   kPositions,
-  kHead,  ///< an output matrix of its own; a tied one is the embedding
+  kHead,   ///< an output matrix of its own; a tied one is the embedding
+  kScore,  ///< a head that gives each token one value
   kNorm,
   kQuery,
   kKey,
@@ -57,7 +58,7 @@ struct ModelMatrix {
   /// Whether it is the operand of a matrix product.
   bool is_matrix() const {
     return !is_norm() && role != MatrixRole::kVector && role != MatrixRole::kConvolution &&
-           role != MatrixRole::kPerLayerTable;
+           role != MatrixRole::kPerLayerTable && role != MatrixRole::kScore;
   }
 };
 
@@ -135,8 +136,12 @@ std::vector<ModelMatrix> layer_matrices(const TransformerConfig& config, int64_t
 
 /// The embeddings, of tokens, of positions and of tokens in each layer.
 std::vector<ModelMatrix> matrices_before_layers(const TransformerConfig& config);
-/// The last norm and an output matrix of its own.
+/// The last norm and an output matrix of its own, or a score head.
 std::vector<ModelMatrix> matrices_after_layers(const TransformerConfig& config);
+
+/// Whether the last stage of a pipeline needs the table of embeddings as well: as the output
+/// matrix, or to read tokens ahead.
+bool needs_table_at_end(const TransformerConfig& config);
 
 /// Of the layers that predict further tokens (mtp_num_layers): of each its two norms, the matrix
 /// that joins what they give, its last norm and those of the layer itself.

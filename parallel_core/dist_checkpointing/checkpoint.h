@@ -27,7 +27,14 @@ LogicalState read_weights(const std::string& path);
 /// PEFT's: then the base's weights come from config.from_hf or where the adapter's folder says
 /// (find_adapter_base), and have to be those that it was trained beside. Beside other weights the
 /// adapter is that of config.lora.adapter, or it keeps its start values.
+///
+/// A model with a score head (config.score_head) also takes the weights of a language model,
+/// without the output layer; its head then keeps its start values.
 void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path);
+
+/// Whether the weights at `path` are those of a language model, on which a model of this
+/// configuration puts a new score head. Errors of read_weights.
+bool starts_score_head(const TransformerConfig& config, const std::string& path);
 
 /// The same through the optimizer, each rank reading only what it updates: for ranks that hold no
 /// whole parameters. Follow it by DistributedDataParallel::parameters_changed. ValueError also for

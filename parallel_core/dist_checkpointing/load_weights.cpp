@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/io/packed_folder.h"
 #include "autograd/io/tensor_source.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
@@ -12,6 +13,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "interop/architectures/file_place.h"
+#include "interop/architectures/read_hf_config.h"
 #include "interop/gguf/gguf_weights.h"
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/config/lora_keys.h"
@@ -37,6 +39,8 @@ namespace {
 
 constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kTable = "tok_embeddings.weight";
+constexpr const char* kScore = "score.weight";
+constexpr const char* kScoreOfModules = "language_model.score.weight";
 
 // What files of a model hold; adapters have files of their own.
 std::vector<nn::Module::NamedParameter> base_parameters(const nn::Module& model) {
@@ -124,10 +128,18 @@ struct Stored {
   WeightsOf of = WeightsOf::kModel;
   AdapterPlan plan = {};       // of an adapter: what is adapted, and what is trained whole
   bool head_is_table = false;  // of a base: its output layer, which is trained apart, has no matrix
+  bool new_score_head = false;  // they are of a language model, and the model has a score head
 };
+
+bool is_score_head(const nn::Parameter& parameter) {
+  return !parameter.logical().empty() && parameter.logical().front().name == kScore;
+}
 
 // Whether something wants a gradient says nothing here: a model that is only asked wants none.
 bool is_part(const nn::Parameter& parameter, const Stored& stored) {
+  if (stored.new_score_head && is_score_head(parameter)) {
+    return false;
+  }
   const std::vector<std::string>& saved = stored.plan.saved_modules;
   const bool is_saved =
       !parameter.logical().empty() &&
@@ -201,7 +213,10 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
   sum_over_pipeline(ranks_with);
   sum_over(experts_group(), ranks_with);
   for (size_t i = 0; i < names.size(); ++i) {
-    if (ranks_with[i] == 0 && !repeats_embeddings(files, scheme, names[i], stored)) {
+    const bool is_left_out =
+        stored.new_score_head && names[i] == place_in(scheme, kHead, {}, stored).name;
+    if (ranks_with[i] == 0 && !is_left_out &&
+        !repeats_embeddings(files, scheme, names[i], stored)) {
       report.unexpected.push_back(names[i]);
     }
   }
@@ -256,6 +271,21 @@ LogicalState read_weights(const std::string& path) {
 }
 
 namespace {
+
+// Whether such names are of a language model, which a score head is put on. A reward model that
+// lacks its head is broken.
+bool starts_score_head(const std::set<std::string>& names, const std::string& resolved) {
+  if (names.contains(kScore) || names.contains(kScoreOfModules)) {
+    return false;
+  }
+  if (!folder_exists(resolved) || !path_exists(resolved + "/config.json")) {
+    return true;
+  }
+  const std::vector<HfSetting> settings = read_hf_config(resolved).settings;
+  return std::none_of(settings.begin(), settings.end(), [](const HfSetting& setting) {
+    return setting.key == "score_head" && setting.value.as<bool>();
+  });
+}
 
 // Opened files whose tensors are those of the model.
 struct Fitting {
@@ -325,6 +355,7 @@ Fitting open_fitting(const ParallelModel& model,
   if (model.has_file_names_of_config()) {
     found.scheme = FileNames(names, config);
   }
+  found.stored.new_score_head = config.score_head && !dense && starts_score_head(names, resolved);
   found.stored.head_is_table = config.lora.use_lora && saves_output_layer(config.lora) &&
                                config.untie_embeddings_and_output_weights &&
                                !names.contains(file_place(found.scheme, kHead, {1, 1}).name);
@@ -519,6 +550,18 @@ void load_with_adapter(const ParallelModel& model,
 }
 
 }  // namespace
+
+bool starts_score_head(const TransformerConfig& config, const std::string& path) {
+  if (!config.score_head) {
+    return false;
+  }
+  std::string resolved = resolve_checkpoint(path);
+  if (holds_adapter(resolved)) {
+    return false;  // which has trained it
+  }
+  const std::vector<std::string> names = open_weights(resolved)->names();
+  return starts_score_head(std::set<std::string>(names.begin(), names.end()), resolved);
+}
 
 void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path) {
   load_with_adapter(model, config, path, [&](const Fitting& from) {

@@ -38,8 +38,9 @@ class PeftKeys {
     only("peft_type", {PeftJson("LORA")}, "adapters of LORA alone can be read here");
     c.base = text("base_model_name_or_path");
     c.task_type = text("task_type");
-    only("task_type", {PeftJson(), PeftJson("CAUSAL_LM"), PeftJson("")},
-         "the models here are of the task CAUSAL_LM");
+    only("task_type",
+         {PeftJson(), PeftJson("CAUSAL_LM"), PeftJson(""), PeftJson(kSequenceClassification)},
+         "the models here are of the tasks CAUSAL_LM and SEQ_CLS");
     c.rank = integer("r", c.rank, 1, kMaxRank);
     c.alpha = number("lora_alpha", c.alpha);
     refuse_unless("lora_alpha", c.alpha > 0, "expected a number above 0");

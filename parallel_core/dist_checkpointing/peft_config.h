@@ -15,6 +15,9 @@
 
 namespace tapestry {
 
+/// PeftConfig::task_type of an adapter of a reward model, which has a score head.
+inline constexpr const char* kSequenceClassification = "SEQ_CLS";
+
 inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
 
 /// Names of modules, as PEFT takes them: a path, or its end after a dot; or one regular expression

@@ -160,7 +160,8 @@ FilePlace peft_place(const FileNames& names,
 }
 
 std::string peft_twin(const TransformerConfig& config, const std::string& logical) {
-  return logical == kTableTensor && !config.untie_embeddings_and_output_weights
+  return logical == kTableTensor && !config.untie_embeddings_and_output_weights &&
+                 !config.score_head
              ? concat(kPeftPrefix, kOutputTensor)
              : std::string();
 }

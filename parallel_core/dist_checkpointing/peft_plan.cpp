@@ -359,7 +359,7 @@ WantedModules wanted_by(const PeftModules& peft,
 std::vector<std::string> saved_patterns(const PeftModules& peft,
                                         const TransformerConfig& model,
                                         const std::string& source) {
-  const bool tied = !model.untie_embeddings_and_output_weights;
+  const bool tied = !model.untie_embeddings_and_output_weights && !model.score_head;
   const bool head = peft.saves(kOutputLayer);
   std::string table;
   std::vector<std::string> out;
@@ -393,7 +393,7 @@ std::vector<std::string> saved_patterns(const PeftModules& peft,
 bool parts_tied_head(const PeftModules& peft,
                      const TransformerConfig& model,
                      const std::string& folder) {
-  if (model.untie_embeddings_and_output_weights || !peft.saves(kOutputLayer) ||
+  if (model.untie_embeddings_and_output_weights || model.score_head || !peft.saves(kOutputLayer) ||
       peft.config().ensure_weight_tying) {
     return false;
   }
@@ -432,7 +432,7 @@ PeftConfig peft_config_of(const TransformerConfig& config,
     return *came;
   }
   PeftConfig peft{.base = base,
-                  .task_type = "CAUSAL_LM",
+                  .task_type = config.score_head ? kSequenceClassification : "CAUSAL_LM",
                   .rank = lora.lora_rank,
                   .alpha = lora.lora_alpha,
                   .dropout = lora.lora_dropout,
@@ -504,6 +504,9 @@ LoraConfig lora_config_of(const PeftConfig& peft,
 void configure_adapter(AllConfig& config, const std::string& folder) {
   const std::string source = concat(folder, "/", kAdapterConfigFile);
   const PeftConfig peft = read_peft_config(folder);
+  if (peft.task_type == kSequenceClassification) {
+    config.model_config.score_head = true;
+  }
   if (parts_tied_head(PeftModules(peft, source), config.model_config, folder)) {
     config.model_config.untie_embeddings_and_output_weights = true;
   }

@@ -486,6 +486,10 @@ class StageEstimate {
     if (!stage_.post_process()) {
       return;
     }
+    if (model_.score_head) {
+      estimate_.logits = bytes_of(tokens_ * 4);
+      return;
+    }
     const double rows = fuses_head_and_loss(model_)
                             ? std::min(tokens_, d(LinearCrossEntropyOptions().chunk_rows))
                             : tokens_;

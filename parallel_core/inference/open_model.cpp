@@ -15,6 +15,7 @@
 #include "parallel_core/dist_checkpointing/peft_plan.h"
 #include "parallel_core/lora/quantize_base.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/random.h"
 #include "parallel_core/training/checkpoints/resume.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/step/get_model.h"
@@ -25,10 +26,10 @@ namespace {
 
 // The saved configuration in the layout and the dtypes that are asked for. What only training
 // knows of has no effect here.
-void prepare(AllConfig& config, const OpenModelOptions& options) {
-  config.parallel_config = ModelParallelConfig{};
-  config.parallel_config.tensor_model_parallel_size = options.tensor_parallel;
-  config.parallel_config.pipeline_model_parallel_size = options.pipeline_parallel;
+void prepare(AllConfig& config,
+             const OpenModelOptions& options,
+             const ModelParallelConfig& parallel) {
+  config.parallel_config = parallel;
   TransformerConfig& model = config.model_config;
   model.sequence_parallel = false;
   model.layer_recompute.clear();
@@ -46,10 +47,14 @@ void prepare(AllConfig& config, const OpenModelOptions& options) {
   model.use_fused_kernels = true;
 }
 
-void check_options(const OpenModelOptions& options, int world_size) {
+void check_dtype(const OpenModelOptions& options) {
   check<ValueError>(options.dtype.empty() || options.dtype == "float32" ||
                         options.dtype == "bfloat16" || kernels::block_format(options.dtype),
                     "dtype is '", options.dtype, "', expected float32, bfloat16, q8_0 or q4_0");
+}
+
+void check_options(const OpenModelOptions& options, int world_size) {
+  check_dtype(options);
   check<ValueError>(options.tensor_parallel > 0 && options.pipeline_parallel > 0,
                     "tensor_parallel and pipeline_parallel must be positive, got ",
                     options.tensor_parallel, " and ", options.pipeline_parallel);
@@ -145,8 +150,11 @@ std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config,
   return model;
 }
 
-OpenModel open_model(const OpenModelOptions& options, const std::shared_ptr<ProcessGroup>& world) {
-  check_options(options, world->size());
+namespace {
+
+OpenModel open_in_layout(const OpenModelOptions& options,
+                         const ModelParallelConfig& parallel,
+                         const std::shared_ptr<ProcessGroup>& world) {
   OpenModel opened;
   opened.folder = resolve_checkpoint(options.checkpoint);
   if (opened.folder != options.checkpoint) {
@@ -167,7 +175,7 @@ OpenModel open_model(const OpenModelOptions& options, const std::shared_ptr<Proc
                       options.adapter, " in its place");
     configure_adapter(config, resolve_adapter(options.adapter));
   }
-  prepare(config, options);
+  prepare(config, options, parallel);
   opened.suggested = read_generation_config(opened.folder);
   opened.stop_ids = stop_ids_of(opened);
   verify_weights(opened.folder, options.checksums, *world);
@@ -184,6 +192,35 @@ OpenModel open_model(const OpenModelOptions& options, const std::shared_ptr<Proc
     opened.model = model_without_weights(config, blocks ? all_in(*blocks) : BlocksOf());
   }
   load_weights(*opened.model, config.model_config, opened.folder);
+  return opened;
+}
+
+}  // namespace
+
+OpenModel open_model(const OpenModelOptions& options, const std::shared_ptr<ProcessGroup>& world) {
+  check_options(options, world->size());
+  ModelParallelConfig parallel;
+  parallel.tensor_model_parallel_size = options.tensor_parallel;
+  parallel.pipeline_model_parallel_size = options.pipeline_parallel;
+  return open_in_layout(options, parallel, world);
+}
+
+OpenModel open_model_in_groups(const OpenModelOptions& options) {
+  check_dtype(options);
+  if (!model_parallel_is_initialized()) {
+    return open_in_layout(options, {}, single_process_group());
+  }
+  ModelParallelConfig parallel;
+  parallel.tensor_model_parallel_size = get_tensor_model_parallel_world_size();
+  parallel.pipeline_model_parallel_size = get_pipeline_model_parallel_world_size();
+  parallel.context_parallel_size = get_context_parallel_world_size();
+  parallel.expert_model_parallel_size = get_expert_model_parallel_world_size();
+  parallel.expert_tensor_parallel_size = get_expert_tensor_parallel_world_size();
+  const uint64_t seed = random_context().seed;  // of the model that trains
+  // The groups live as long as the rank.
+  OpenModel opened =
+      open_in_layout(options, parallel, {std::shared_ptr<ProcessGroup>(), &get_world_group()});
+  random_context().seed = seed;
   return opened;
 }
 

@@ -56,4 +56,9 @@ std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config,
 OpenModel open_model(const OpenModelOptions& options,
                      const std::shared_ptr<ProcessGroup>& world = single_process_group());
 
+/// The same in the groups that the calling ranks have (parallel_state.h), beside a model that
+/// trains: tensor_parallel and pipeline_parallel of the options say nothing. Experts and sequences
+/// are divided as there. Collective over all ranks of the job.
+OpenModel open_model_in_groups(const OpenModelOptions& options);
+
 }  // namespace tapestry

@@ -183,9 +183,9 @@ void add_saved(const TransformerConfig& config,
         }
       }
     }
-    check<ValueError>(used, kSaved, ": '", text,
-                      "' matches nothing of the model, whose parts have names like ",
-                      some_names(config), ", 'tok_embeddings', 'lm_head'");
+    check<ValueError>(
+        used, kSaved, ": '", text, "' matches nothing of the model, whose parts have names like ",
+        some_names(config), ", 'tok_embeddings', '", config.score_head ? "score" : "lm_head", "'");
   }
 }
 

@@ -79,8 +79,8 @@ class CellMaker {
     }
     return in_file.ends_with(kEnd) && in_file != full
                ? in_file.substr(0, in_file.size() - kEnd.size())
-           : name == "lm_head" ? name
-                               : std::string();
+           : name == "lm_head" || name == "score" ? name
+                                                  : std::string();
   }
 
   FileNames names_;

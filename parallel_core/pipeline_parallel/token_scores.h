@@ -13,6 +13,8 @@ struct TokenScoresRequest {
   bool logit_means = false;  ///< without one, as the rest
   bool likeliest = false;
   bool square_sums = false;
+  /// Of a model that ends in a score head, which knows nothing else of its tokens.
+  bool values = false;
   /// False: none has a gradient, and nothing is kept for backward.
   bool gradients = true;
 };
@@ -27,6 +29,9 @@ struct TokenScores {
   Tensor logit_means;  ///< mean of the logits over the vocabulary, before the temperature
   Tensor likeliest;    ///< 1 where the label is the likeliest token
   Tensor square_sums;  ///< ln sum p^2
+  /// What the score head gives each token of a row, with a gradient; the mask has no say. That of a
+  /// text is the value of its last token.
+  Tensor values;
 };
 
 }  // namespace tapestry

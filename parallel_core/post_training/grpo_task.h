@@ -16,6 +16,8 @@ using SupplierFactory = std::function<std::unique_ptr<RolloutSupplier>(
 
 /// Of post_training_config.rollouts: StoredRollouts with the run's tokenizer and end token.
 SupplierFactory stored_rollouts();
+/// Of post_training_config.data: PolicySampler with the run's tokenizer, prompts and rewards.
+SupplierFactory sampled_rollouts();
 
 /// The task grpo: RolloutSource and GrpoObjective over a supplier's batches.
 class GrpoTask final : public RunTask {

@@ -5,6 +5,7 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/post_training/grpo_task.h"
 #include "parallel_core/post_training/preference_task.h"
+#include "parallel_core/post_training/reward_task.h"
 
 namespace tapestry::post_training {
 
@@ -14,13 +15,20 @@ std::unique_ptr<RunTask> run_task(const AllConfig& config) {
     return nullptr;
   }
   if (task == "grpo") {
-    check<ValueError>(config.post_training_config.rollouts.has_value(),
-                      "post_training_config.task grpo: post_training_config.rollouts is missing; "
-                      "name a file of completions with rewards");
-    return std::make_unique<GrpoTask>(stored_rollouts());
+    const PostTrainingConfig& p = config.post_training_config;
+    check<ValueError>(p.rollouts.has_value() != p.data.has_value(),
+                      "post_training_config.task grpo: ",
+                      p.data ? "both post_training_config.rollouts and data are given; "
+                             : "post_training_config.data is missing; ",
+                      "name prompts with data for the policy to answer, or stored completions with "
+                      "rollouts");
+    return std::make_unique<GrpoTask>(p.rollouts ? stored_rollouts() : sampled_rollouts());
   }
   if (is_preference_task(task)) {
     return std::make_unique<PreferenceTask>();
+  }
+  if (task == "reward") {
+    return std::make_unique<RewardTask>();
   }
   throw ValueError(concat("post_training_config.task ", task, ": is not built yet"));
 }

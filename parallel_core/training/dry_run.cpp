@@ -160,8 +160,9 @@ std::string resume_text(const AllConfig& config,
 // `weights.path` is one as resolve_checkpoint takes it.
 std::string weights_text(const AllConfig& config, const StartWeights& weights, int64_t available) {
   const TransformerConfig& model = config.model_config;
-  const TransformerConfig stored = weights.dense ? dense_model_of(model) : model;
   const std::string path = resolve_checkpoint(weights.path);
+  TransformerConfig stored = weights.dense ? dense_model_of(model) : model;
+  stored.score_head = model.score_head && !starts_score_head(model, path);
   const AdapterRun adapter = adapter_run(config, path);
   const std::string& base = adapter.on ? adapter.base.path : path;
   if (weights.dense) {

@@ -114,8 +114,19 @@ void take_given_weights(const StartingRun& run) {
 void make_run_model(StartingRun& run) {
   const RunWeights& weights = run.weights;
   const AdapterRun& adapter = weights.adapter;
-  run.model = make_model(run.config, run.options, weights.in_pieces,
-                         !weights.path.empty() && !weights.upcycles && adapter.loads_base());
+  const bool all_are_loaded = !weights.path.empty() && !weights.upcycles && adapter.loads_base();
+  const bool new_head =
+      all_are_loaded && !run.options.model &&
+      starts_score_head(run.config.model_config, adapter.on && adapter.adapter != weights.path
+                                                     ? adapter.base.path
+                                                     : weights.path);
+  run.model = make_model(run.config, run.options, weights.in_pieces, all_are_loaded && !new_head);
+  if (new_head) {
+    log_info(concat("score.weight is new: ", run.config.model_config.hidden_size,
+                    " numbers of the seed's start values (init_method_std ",
+                    number_text(run.config.model_config.init_method_std),
+                    "), as the weights are of a language model"));
+  }
   if (!weights.path.empty()) {
     load_run_weights(run);
   }

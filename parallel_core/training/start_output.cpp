@@ -94,6 +94,11 @@ void check_before_start(StartingRun& run) {
   check<ValueError>(run.task != nullptr || !config.post_training_config.task,
                     "post_training_config.task ", config.post_training_config.task.value_or(""),
                     ": this program makes no such task (PretrainOptions::task)");
+  check<ValueError>(
+      !config.model_config.score_head || config.post_training_config.task == "reward",
+      "model_config.score_head is True: a reward model gives texts a value and predicts no tokens, "
+      "so it cannot be trained on the next one. Set post_training_config.task: reward and data of "
+      "pairs, or start from a language model");
   run.parts = make_parts(run.options.parts);
   require_parts(config, pointers_to(run.parts));
   for (const auto& part : run.parts) {

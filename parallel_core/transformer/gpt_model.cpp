@@ -43,6 +43,7 @@ GPTModel::GPTModel(const TransformerConfig& config,
       frequencies_change_(config.position_embedding_type == "rope" &&
                           frequencies_depend_on_length(config.rotary_config)),
       tokens_ahead_(config.mtp_num_layers),
+      score_head_(config.score_head),
       language_model_(static_cast<TransformerLanguageModel*>(
           &add_child("language_model", get_language_model(config, sequence_first(), stage)))),
       parallel_lm_logits_(
@@ -102,7 +103,7 @@ GPTModel::GPTModel(const AllConfig& config, TokenLoss loss)
 bool GPTModel::takes_cache() const {
   const Precision& p = precision();
   // Keys that were rotated with the frequencies of a shorter text are of no use in a longer one.
-  return context_layout().size == 1 && !frequencies_change_ &&
+  return !frequencies_change_ &&
          ((p.fused && p.softmax == kFloat32) || (p.compute == kFloat32 && p.softmax == kFloat32));
 }
 
@@ -192,6 +193,7 @@ AheadLoss GPTModel::loss_ahead(int64_t depth, const ModelInput& input, Tensor& h
 ModelOutput GPTModel::forward(const ModelInput& input) {
   check<ValueError>(input.tokens.dim() == 2, "gpt: tokens must be [batch, sequence], got ",
                     describe(input.tokens));
+  check_head(input);
   const GradModeGuard mode(grad_enabled() && (input.scores == nullptr || input.scores->gradients));
   const int64_t length = input.tokens.size(1);
   const TensorParallelLayout& layout = tensor_layout();
@@ -216,6 +218,9 @@ ModelOutput GPTModel::forward(const ModelInput& input) {
                                                          .chunk = input.chunk});
   if (!stage().is_last(input.chunk)) {
     return {.hidden = hidden};
+  }
+  if (score_head_) {
+    return {.scores = token_values(hidden)};
   }
   if (input.cached != nullptr) {
     return {.logits = logits_of_cached(hidden, *input.cached, length)};

@@ -66,6 +66,7 @@ class GPTModel final : public TransformerModel {
   /// With labels, logits are the rank's columns alone, with padding; undefined where the head is
   /// fused with the loss: see fused_linear_cross_entropy. Scores (ModelInput::scores) are those of
   /// the next token alone: layers that predict ahead do not run, a loss of one's own is not asked.
+  /// A model with a score head tells values, and ValueError where anything else is asked.
   ModelOutput forward(const ModelInput& input) override;
   bool has_file_names_of_config() const override { return true; }
   /// True unless context-parallel ranks divide sequences, or attention's scores are rounded
@@ -89,6 +90,8 @@ class GPTModel final : public TransformerModel {
                     const Tensor& labels,
                     const Tensor& mask) const;
   TokenScores token_scores(const Tensor& hidden, const ModelInput& input) const;
+  void check_head(const ModelInput& input) const;
+  TokenScores token_values(const Tensor& hidden) const;
 
   int64_t vocabulary_;
   std::optional<bool> fused_loss_;  // head and loss in one op, always or never
@@ -97,6 +100,7 @@ class GPTModel final : public TransformerModel {
   double logit_softcap_;
   bool frequencies_change_;
   int64_t tokens_ahead_;
+  bool score_head_;
   TransformerLanguageModel* language_model_;
   ParallelLMLogits* parallel_lm_logits_;
   TokenLoss loss_;

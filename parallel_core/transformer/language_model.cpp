@@ -8,6 +8,7 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/config/model_matrices.h"
 #include "parallel_core/init_method.h"
 #include "parallel_core/transformer/activation_recorder.h"
 
@@ -56,6 +57,28 @@ class OutputLayer final : public nn::Module {
   static LogicalInit init(const TransformerConfig& config, const TensorParallelLayout& layout) {
     return vocabulary_rows("lm_head.weight", config.vocab_size, config.hidden_size,
                            weight_init(config), layout);
+  }
+  nn::Parameter& weight_;
+};
+
+// Of all of a rank's tokens; every tensor-parallel rank has all of it. No operand of products in
+// reduced precision: its one row costs nothing, and its values are compared with one another.
+class ScoreHead final : public nn::Module {
+ public:
+  ScoreHead(const TransformerConfig& config, const TensorParallelLayout& layout)
+      : weight_(register_parameter("weight",
+                                   initial_value(shape(config), {init(config)}),
+                                   {.tp = layout.hidden_gradient()})) {
+    weight_.set_logical({init(config).logical});
+  }
+  std::string type_name() const override { return "ScoreHead"; }
+  std::string extra_repr() const override { return concat("in=", weight_.size(1), ", out=1"); }
+  nn::Parameter& weight() const { return weight_; }
+
+ private:
+  static Shape shape(const TransformerConfig& config) { return {1, config.hidden_size}; }
+  static LogicalInit init(const TransformerConfig& config) {
+    return whole("score.weight", shape(config), weight_init(config));
   }
   nn::Parameter& weight_;
 };
@@ -229,8 +252,10 @@ TransformerLanguageModel::TransformerLanguageModel(const TransformerConfig& conf
                                             rotated_channels_of(config, /*windows=*/true));
     }
   }
-  const bool tied = !config.untie_embeddings_and_output_weights;
-  const bool at_the_end = tied || config.mtp_num_layers > 0;
+  check<ValueError>(!config.score_head || config.mtp_num_layers == 0,
+                    "language model: a model with a score head predicts no tokens, so it has no "
+                    "layers that predict further ones; set model_config.mtp_num_layers to 0");
+  const bool at_the_end = needs_table_at_end(config);
   if (stage.pre_process()) {
     embedding_ = &register_module<Embedding>(
         "embedding", config, sequence_first,
@@ -242,7 +267,11 @@ TransformerLanguageModel::TransformerLanguageModel(const TransformerConfig& conf
         &register_module<Embedding>("embedding", config, sequence_first, EmbeddingCopy::kCopy);
   }
   encoder_ = &register_module<ParallelTransformer>("encoder", config, sequence_first, stage);
-  if (stage.post_process() && !tied) {
+  if (stage.post_process() && config.score_head) {
+    score_weight_ =
+        &register_module<ScoreHead>("score", config, tensor_parallel_layout(config, sequence_first))
+             .weight();
+  } else if (stage.post_process() && config.untie_embeddings_and_output_weights) {
     output_weight_ = &register_module<OutputLayer>("output_layer", config,
                                                    tensor_parallel_layout(config, sequence_first))
                           .weight();
@@ -289,7 +318,16 @@ Tensor TransformerLanguageModel::predict_ahead(int64_t depth,
 nn::Parameter& TransformerLanguageModel::output_weight() const {
   check<RuntimeError>(stage_.post_process(),
                       "language model: the output layer belongs to the last pipeline stage");
+  check<RuntimeError>(score_weight_ == nullptr,
+                      "language model: has a score head in place of an output layer; see "
+                      "model_config.score_head");
   return output_weight_ != nullptr ? *output_weight_ : embedding_->word_embeddings();
+}
+
+nn::Parameter& TransformerLanguageModel::score_weight() const {
+  check<RuntimeError>(score_weight_ != nullptr,
+                      "language model: has no score head here; see model_config.score_head");
+  return *score_weight_;
 }
 
 std::unique_ptr<TransformerLanguageModel> get_language_model(const TransformerConfig& config,

@@ -93,6 +93,8 @@ class TransformerLanguageModel final : public nn::Module,
   /// The matrix [V, H] that turns hidden states into logits: the word embeddings when tied, of
   /// which the last stage of a pipeline has a copy. On the last stage only.
   nn::Parameter& output_weight() const;
+  /// [1, H], of a model with a score head (score_head). On the last stage only.
+  nn::Parameter& score_weight() const;
 
  private:
   AttentionContext context_of(const Input& input) const;
@@ -104,6 +106,7 @@ class TransformerLanguageModel final : public nn::Module,
   Embedding* embedding_ = nullptr;
   ParallelTransformer* encoder_;
   nn::Parameter* output_weight_ = nullptr;
+  nn::Parameter* score_weight_ = nullptr;
   MultiTokenPrediction* ahead_ = nullptr;
 };
 inline void append_observed(TensorList& out, const TransformerLanguageModel::Input& input) {

@@ -132,6 +132,8 @@ std::vector<std::string> differences(const TransformerConfig& config,
     if (setting.key == "rotary_config.seq_len_interpolation_factor") {
       same = config.rotary_config.seq_len_interpolation_factor.value_or(1.0) ==
              (setting.value.is_null() ? 1.0 : setting.value.as<double>());
+    } else if (setting.key == "score_head") {
+      same = config.score_head || !setting.value.as<bool>();  // a language model may be given one
     } else if (setting.key == "attention_scale" && config.kv_channels) {
       TransformerConfig theirs = config;
       theirs.attention_scale =

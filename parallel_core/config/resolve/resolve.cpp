@@ -652,6 +652,7 @@ void resolve_model(Resolution& r) {
   check_layout(r);
   check_recompute(r);
   resolve_moe(r);
+  resolve_score_head(r);
   resolve_lora(r);
   resolve_ahead(r);
   resolve_hyper_connections(r);

@@ -63,6 +63,7 @@ void resolve_model(Resolution& resolution);
 void resolve_rotary(Resolution& resolution);
 void resolve_layers(Resolution& resolution);
 void resolve_moe(Resolution& resolution);
+void resolve_score_head(Resolution& resolution);
 void resolve_lora(Resolution& resolution);
 void resolve_ahead(Resolution& resolution);
 void resolve_hyper_connections(Resolution& resolution);
@@ -76,8 +77,8 @@ void resolve_schedule(Resolution& resolution);
 void resolve_tensorboard(Resolution& resolution);
 void resolve_monitor(Resolution& resolution);
 void resolve_post_training(Resolution& resolution);
-void resolve_task_data(Resolution& resolution);
 void resolve_preferences(Resolution& resolution);
+void resolve_task_data(Resolution& resolution);
 void resolve_grpo(Resolution& resolution);
 
 }  // namespace tapestry::config

@@ -38,6 +38,17 @@ void resolve_ahead(Resolution& r) {
       r.derived(kDepth, kLora);
     }
   }
+  if (model.score_head && model.mtp_num_layers > 0) {
+    if (!is_of_folder(config, kDepth)) {
+      r.error(kDepth, concat("is ", model.mtp_num_layers,
+                             ", but a model with a score head (score_head) predicts no tokens; set "
+                             "mtp_num_layers: 0"));
+    } else {
+      r.note(kDepth, "the layers that predict further tokens are left out beside a score head");
+      model.mtp_num_layers = 0;
+      r.derived(kDepth, "model_config.score_head");
+    }
+  }
   if (model.mtp_num_layers == 0) {
     r.idle(kFactor, "without mtp_num_layers");
     return;

@@ -13,7 +13,8 @@ void part_tied_head(Resolution& r) {
   constexpr const char* kUntie = "model_config.untie_embeddings_and_output_weights";
   constexpr const char* kSave = "lora_config.modules_to_save";
   AllConfig& config = r.config();
-  if (!r.sound({kUntie, kSave}) || config.model_config.untie_embeddings_and_output_weights) {
+  if (!r.sound({kUntie, kSave}) || config.model_config.untie_embeddings_and_output_weights ||
+      config.model_config.score_head) {
     return;
   }
   try {

@@ -96,6 +96,7 @@ void resolve_preferences(Resolution& r) {
     switch_off(r, "model_config.hidden_dropout", config.model_config.hidden_dropout);
     switch_off(r, "model_config.attention_dropout", config.model_config.attention_dropout);
     switch_off(r, "lora_config.lora_dropout", config.lora_config.lora_dropout);
+    config.model_config.lora.lora_dropout = config.lora_config.lora_dropout;
     if (config.model_config.fa_config) {
       config.model_config.fa_config->keep_prob = 1;
     }

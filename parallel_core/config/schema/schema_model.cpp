@@ -746,6 +746,13 @@ constexpr Key kKeys[] = {
      .field = f<&M::untie_embeddings_and_output_weights>,
      .form = Form::kTold,
      .doc = "True: the head has its own matrix. False: it uses the token table."},
+    {.name = "score_head",
+     .field = f<&M::score_head>,
+     .form = Form::kTold,
+     .doc =
+         "True: a reward model, whose last layer gives each token one value (`score`, "
+         "[1, hidden_size] without bias) in place of logits. `post_training_config.task: reward` "
+         "sets it, and `from_hf` with a folder for sequence classification."},
     {.name = "init_method",
      .field = f<&M::init_method>,
      .check = satisfies(check_initializer, "a distribution, or a constant"),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <span>
 #include <utility>
@@ -182,6 +183,13 @@ void GrpoObjective::begin_step(ParallelModel& model,
   check<ValueError>(training && drawn_->batch != nullptr,
                     "post_training_config.task grpo has no evaluation; leave eval_interval out");
   batch_ = drawn_->batch;
+  const bool is_sampled = !config_.rollouts.has_value();
+  shows_mismatch_ = is_sampled && drawn_->step % plan_.steps() == 0;
+  most_mismatch_ = 0;
+  one_order_.reset();
+  if (is_sampled && config_.zero_mismatch) {
+    one_order_.emplace();
+  }
   find_old(model);
   sums_ = {};
   least_low_ = kNoShare;
@@ -190,7 +198,7 @@ void GrpoObjective::begin_step(ParallelModel& model,
   find_kept(model, micro_batches);
 }
 
-void GrpoObjective::note_shares(const CompletionLoss& loss) {
+void GrpoObjective::note_shares(const CompletionPolicyLoss& loss) {
   sums_.kl += loss.kl;
   sums_.ratios += loss.ratios;
   sums_.clipped_low += loss.clipped_low;
@@ -228,12 +236,17 @@ Tensor GrpoObjective::part(int64_t /*micro_batch*/, const data::Batch& batch, Mo
       }
       old = std::span<const double>(recorded).first(log_probs.size());
     }
+    for (size_t t = 0; t < log_probs.size() && shows_mismatch_; ++t) {
+      const double difference = std::abs(old[t] - log_probs[t]);
+      sums_.mismatch += difference;
+      most_mismatch_ = std::max(most_mismatch_, difference);
+    }
     const std::vector<uint8_t>& kept = kept_[number];
-    const CompletionLoss own = loss_({.advantage = batch_->advantages[number],
-                                      .log_probs = log_probs,
-                                      .old = old,
-                                      .reference = of(batch_->ref_log_probs),
-                                      .kept = kept});
+    const CompletionPolicyLoss own = loss_({.advantage = batch_->advantages[number],
+                                            .log_probs = log_probs,
+                                            .old = old,
+                                            .reference = of(batch_->ref_log_probs),
+                                            .kept = kept});
     note_shares(own);
     const double weight = weight_of(counted.count);
     loss += weight * own.loss;
@@ -253,8 +266,10 @@ Tensor GrpoObjective::part(int64_t /*micro_batch*/, const data::Batch& batch, Mo
 }
 
 NamedValues GrpoObjective::finish_step() {
-  std::array<double, 7> sums = {sums_.policy_loss, sums_.kl,           sums_.entropy, sums_.ratios,
-                                sums_.clipped_low, sums_.clipped_high, sums_.phi};
+  one_order_.reset();
+  std::array<double, 8> sums = {sums_.policy_loss, sums_.kl,          sums_.entropy,
+                                sums_.ratios,      sums_.clipped_low, sums_.clipped_high,
+                                sums_.phi,         sums_.mismatch};
   const bool has_own = least_low_ != kNoShare;  // not on other stages than the last
   std::array<double, 3> shares = {has_own ? least_low_ : 0, has_own ? most_high_ : 0,
                                   has_own ? 1.0 : 0.0};
@@ -264,7 +279,7 @@ NamedValues GrpoObjective::finish_step() {
   const bool has_shares = shares[2] > 0;
   const double low = extreme_over_ranks(has_shares ? shares[0] : kNoShare, ReduceOp::kMin);
   const double high = extreme_over_ranks(has_shares ? shares[1] : -kNoShare, ReduceOp::kMax);
-  const auto [policy_loss, kl, entropy, ratios, clipped_low, clipped_high, phi] = sums;
+  const auto [policy_loss, kl, entropy, ratios, clipped_low, clipped_high, phi, mismatch] = sums;
   NamedValues values = batch_->metrics;
   if (loss_.beta() > 0) {
     values.emplace_back("kl", ratio_of(kl, counts_.tokens));
@@ -281,6 +296,14 @@ NamedValues GrpoObjective::finish_step() {
     values.emplace_back("cispo_clip_ratio", ratio_of(clipped_high, ratios));
   } else if (loss == "vespo") {
     values.emplace_back("vespo/phi_seq_mean", ratio_of(phi, counts_.completions));
+  }
+  if (shows_mismatch_) {
+    std::array<double, 1> most = {most_mismatch_};  // 0 on all stages but the last
+    sum_over_pipeline(most);
+    values.emplace_back("sampling/sampling_logp_difference/mean",
+                        ratio_of(mismatch, counts_.tokens));
+    values.emplace_back("sampling/sampling_logp_difference/max",
+                        extreme_over_ranks(most[0], ReduceOp::kMax));
   }
   if (config_.entropy_coef > 0) {
     values.emplace_back("policy_loss", policy_loss);

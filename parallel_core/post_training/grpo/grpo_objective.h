@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "autograd/kernels/machine/one_order.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/post_training/grpo/policy_loss.h"
 #include "parallel_core/post_training/grpo/rollout_source.h"
@@ -32,6 +34,9 @@ using RowsOfStep = std::function<std::vector<data::Batch>(int64_t step)>;
 ///
 /// Log-probabilities "when it was sampled" that a batch does not have are those of the first step
 /// that trains on it; with several steps per generation those of a pass before the first one.
+/// Of completions that the policy has sampled, the first step that trains on them tells how far the
+/// sampler's log-probabilities lie from its own (sampling/sampling_logp_difference/{mean,max}), and
+/// with zero_mismatch all passes are in the sampler's OneOrderScope.
 /// finish_step() gives the batch's metrics and kl, entropy, clip_ratio/*, cispo_clip_ratio,
 /// vespo/phi_seq_mean, policy_loss, entropy_coef as TRL logs them.
 class GrpoObjective final : public StepObjective {
@@ -68,6 +73,7 @@ class GrpoObjective final : public StepObjective {
     double clipped_low = 0;
     double clipped_high = 0;
     double phi = 0;
+    double mismatch = 0;
   };
 
   bool is_masked(int64_t completion) const;
@@ -75,7 +81,7 @@ class GrpoObjective final : public StepObjective {
   void count(const std::vector<data::Batch>& micro_batches);
   void find_old(ParallelModel& model);
   void find_kept(ParallelModel& model, const std::vector<data::Batch>& micro_batches);
-  void note_shares(const CompletionLoss& loss);
+  void note_shares(const CompletionPolicyLoss& loss);
 
   PostTrainingConfig config_;
   GenerationPlan plan_;
@@ -89,6 +95,9 @@ class GrpoObjective final : public StepObjective {
   Sums sums_;
   double least_low_ = 0;  // share of a completion's ratios that were clipped below
   double most_high_ = 0;  // and above
+  double most_mismatch_ = 0;
+  bool shows_mismatch_ = false;  // the step's weights are those that its batch was sampled with
+  std::optional<OneOrderScope> one_order_;  // from begin_step to finish_step
   std::vector<std::vector<uint8_t>> kept_;  // by completion; empty: all of its tokens
   int64_t recorded_batch_ = -1;             // whose old log-probabilities are in recorded_
   std::vector<std::vector<double>> recorded_;

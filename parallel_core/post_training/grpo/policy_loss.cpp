@@ -93,7 +93,7 @@ bool PolicyLoss::is_off_policy(const CompletionScores& scores) const {
          -mean_log_ratio(scores) > *config_.off_policy_mask_threshold;
 }
 
-void PolicyLoss::count_clipped(double ratio, double advantage, CompletionLoss& result) const {
+void PolicyLoss::count_clipped(double ratio, double advantage, CompletionPolicyLoss& result) const {
   result.ratios += 1;
   if (kind_ == Kind::kCispo) {
     result.clipped_high += ratio > epsilon_high_ && advantage > 0 ? 1 : 0;
@@ -104,9 +104,9 @@ void PolicyLoss::count_clipped(double ratio, double advantage, CompletionLoss& r
   result.clipped_high += bounded > 1 + epsilon_high_ && advantage > 0 ? 1 : 0;
 }
 
-CompletionLoss PolicyLoss::operator()(const CompletionScores& scores) const {
+CompletionPolicyLoss PolicyLoss::operator()(const CompletionScores& scores) const {
   const size_t count = scores.log_probs.size();
-  CompletionLoss result;
+  CompletionPolicyLoss result;
   result.gradient.assign(count, 0);
   const double sequence_ratio = sequence_level_ ? std::exp(mean_log_ratio(scores)) : 1;
   if (sequence_level_) {

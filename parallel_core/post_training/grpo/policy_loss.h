@@ -21,7 +21,7 @@ struct CompletionScores {
 };
 
 /// Sums over the completion's tokens, not yet normalised.
-struct CompletionLoss {
+struct CompletionPolicyLoss {
   double loss = 0;               ///< policy terms + beta * divergences
   std::vector<double> gradient;  ///< [T], of `loss` by the policy's log-probabilities
   double kl = 0;                 ///< of the divergences
@@ -54,7 +54,7 @@ class PolicyLoss {
   bool is_sequence_level() const { return sequence_level_; }
   double beta() const { return beta_; }
 
-  CompletionLoss operator()(const CompletionScores& scores) const;
+  CompletionPolicyLoss operator()(const CompletionScores& scores) const;
 
  private:
   enum class Kind : uint8_t { kClip, kCispo, kSapo, kVespo };
@@ -70,7 +70,7 @@ class PolicyLoss {
   Term term(double ratio, double advantage, double phi, double log_prob) const;
   double phi(const CompletionScores& scores) const;
   bool is_off_policy(const CompletionScores& scores) const;
-  void count_clipped(double ratio, double advantage, CompletionLoss& result) const;
+  void count_clipped(double ratio, double advantage, CompletionPolicyLoss& result) const;
 
   Kind kind_ = Kind::kClip;
   bool sequence_level_ = false;

@@ -190,6 +190,52 @@ TEST_F(MergeAdapter, ComputesWhatTheAdaptedModelDoes) {
   }
 }
 
+// The value of each token, by a model with a score head.
+Tensor values_of(ParallelModel& model, const data::Batch& batch) {
+  const NoGradGuard guard;
+  const TokenScoresRequest request = {.values = true};
+  ModelInput input = to_model_input(batch);
+  input.scores = &request;
+  return model(input).scores->values;
+}
+
+TEST_F(MergeAdapter, GivesALanguageModelItsScoreHead) {
+  const Overrides score = {"model_config.score_head=True"};
+  struct Case {
+    Overrides model;
+    const char* score_class;
+  };
+  for (const Case& c : {Case{testing::llama({testing::kUntied}), "LlamaForSequenceClassification"},
+                        Case{testing::llama({testing::kQkvBias}), "Qwen2ForSequenceClassification"},
+                        Case{{}, "GPT2ForSequenceClassification"},
+                        Case{{"model_config.position_embedding_type=none"}, ""}}) {
+    SCOPED_TRACE(c.score_class);
+    make_base(c.model);
+    make_adapter(score);
+    EXPECT_EQ(adapted_.lora_config.modules_to_save, std::vector<std::string>{"score"});
+    EXPECT_EQ(nlohmann::json::parse(content(adapter_ + "/adapter_config.json")).at("task_type"),
+              "SEQ_CLS");
+    fs::remove(base_ + "/tokenizer.json");  // is none
+    const MergeSummary summary = merge();
+    EXPECT_EQ(summary.replaced, 1);
+    const auto names = SafetensorsDirectory(output()).names();
+    EXPECT_EQ(std::count(names.begin(), names.end(), "score.weight"), 1);
+    EXPECT_EQ(std::count(names.begin(), names.end(), "lm_head.weight"), 0);
+    const auto json = nlohmann::json::parse(content(output() + "/config.json"));
+    EXPECT_EQ(json.at("id2label"), nlohmann::json({{"0", "LABEL_0"}}));
+    if (c.score_class[0] != 0) {
+      EXPECT_EQ(json.at("architectures"), nlohmann::json({c.score_class}));
+    }
+    const AllConfig of_merged = testing::small_config(testing::joined(c.model, score));
+    const auto merged = get_model(of_merged);
+    load_weights(*merged, of_merged.model_config, output());
+    EXPECT_FALSE(starts_score_head(of_merged.model_config, output()));
+    const data::Batch batch = testing::make_batch(of_merged, 2);
+    EXPECT_LE(testing::distance(values_of(*merged, batch), values_of(*adapted_model_, batch)),
+              5e-5);
+  }
+}
+
 TEST_F(MergeAdapter, KeepsFilesAndUntouchedTensors) {
   make_base(testing::llama({testing::kUntied}));
   make_adapter({"lora_config.target_cells=[{target_cells: ['.*q_proj']}]"});

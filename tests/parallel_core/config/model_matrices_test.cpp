@@ -112,6 +112,7 @@ Overrides random_overrides(std::mt19937& random) {
           {m + "hidden_act=relu"}},
          out);
   choose(random, {{m + "normalization=LayerNorm"}, {m + "normalization=RMSNorm"}}, out);
+  choose(random, {{}, {}, {m + "score_head=True"}}, out);
   choose(random,
          {{m + "position_embedding_type=rope"},
           {m + "position_embedding_type=learned_absolute"},

@@ -48,7 +48,7 @@ void expect_gradient(const PostTrainingConfig& config,
                      double advantage,
                      const std::vector<double>& now = kNow) {
   const PolicyLoss loss(config);
-  const CompletionLoss at = loss(scores_of(advantage, now));
+  const CompletionPolicyLoss at = loss(scores_of(advantage, now));
   for (size_t t = 0; t < now.size(); ++t) {
     constexpr double kStep = 1e-6;
     std::vector<double> moved = now;
@@ -66,7 +66,7 @@ TEST(PolicyLoss, ClippedOnBothSides) {
     config.epsilon = 0.2;
     config.epsilon_high = 0.28;
     for (const double advantage : {1.5, -0.7}) {
-      const CompletionLoss loss = PolicyLoss(config)(scores_of(advantage));
+      const CompletionPolicyLoss loss = PolicyLoss(config)(scores_of(advantage));
       EXPECT_NEAR(loss.loss, sum_over_tokens([&](size_t t) {
                     return clipped_term(ratio(t), advantage, 0.2, 0.28);
                   }),
@@ -77,14 +77,14 @@ TEST(PolicyLoss, ClippedOnBothSides) {
 }
 
 TEST(PolicyLoss, EpsilonHighIsEpsilonUnlessGiven) {
-  const CompletionLoss loss = PolicyLoss(config_of("dapo"))(scores_of(2));
+  const CompletionPolicyLoss loss = PolicyLoss(config_of("dapo"))(scores_of(2));
   EXPECT_NEAR(loss.loss,
               sum_over_tokens([&](size_t t) { return clipped_term(ratio(t), 2, 0.2, 0.2); }),
               1e-12);
   EXPECT_EQ(loss.ratios, 5);
   EXPECT_EQ(loss.clipped_low, 0);
   EXPECT_EQ(loss.clipped_high, 1);
-  const CompletionLoss negative = PolicyLoss(config_of("dapo"))(scores_of(-2));
+  const CompletionPolicyLoss negative = PolicyLoss(config_of("dapo"))(scores_of(-2));
   EXPECT_EQ(negative.clipped_low, 1);
   EXPECT_EQ(negative.clipped_high, 0);
 }
@@ -93,7 +93,7 @@ TEST(PolicyLoss, EpsilonHighIsEpsilonUnlessGiven) {
 TEST(PolicyLoss, OnPolicy) {
   CompletionScores scores = scores_of(1.5);
   scores.old = {};
-  const CompletionLoss loss = PolicyLoss(config_of("grpo"))(scores);
+  const CompletionPolicyLoss loss = PolicyLoss(config_of("grpo"))(scores);
   EXPECT_DOUBLE_EQ(loss.loss, -1.5 * 5);
   EXPECT_EQ(loss.gradient, std::vector<double>(5, -1.5));
 }
@@ -101,7 +101,7 @@ TEST(PolicyLoss, OnPolicy) {
 TEST(PolicyLoss, DeltaBoundsTheRatio) {
   PostTrainingConfig config = config_of("bnpo");
   config.delta = 1.4;
-  const CompletionLoss loss = PolicyLoss(config)(scores_of(-1));
+  const CompletionPolicyLoss loss = PolicyLoss(config)(scores_of(-1));
   EXPECT_NEAR(loss.loss, sum_over_tokens([&](size_t t) {
                 return std::max(std::min(ratio(t), 1.4), std::min(std::max(ratio(t), 0.8), 1.2));
               }),
@@ -116,13 +116,13 @@ TEST(PolicyLoss, RatiosOfSequences) {
   config.importance_sampling_level = "sequence";
   const double mean = sum_over_tokens([&](size_t t) { return kNow[t] - kOld[t]; }) / 5;
   for (const double advantage : {1.5, -0.7}) {
-    const CompletionLoss loss = PolicyLoss(config)(scores_of(advantage));
+    const CompletionPolicyLoss loss = PolicyLoss(config)(scores_of(advantage));
     EXPECT_NEAR(loss.loss, -5 * std::exp(mean) * advantage, 1e-12);
     EXPECT_EQ(loss.ratios, 1);
     expect_gradient(config, advantage);
   }
   config.epsilon = 0.001;  // the sequence is clipped as a whole
-  const CompletionLoss clipped = PolicyLoss(config)(scores_of(1));
+  const CompletionPolicyLoss clipped = PolicyLoss(config)(scores_of(1));
   EXPECT_EQ(clipped.clipped_high, 1);
   EXPECT_EQ(clipped.gradient, std::vector<double>(5, 0.0));
 }
@@ -131,7 +131,7 @@ TEST(PolicyLoss, RatiosOfSequences) {
 TEST(PolicyLoss, Cispo) {
   PostTrainingConfig config = config_of("cispo");
   config.epsilon_high = 1.1;  // the bound itself
-  const CompletionLoss loss = PolicyLoss(config)(scores_of(2));
+  const CompletionPolicyLoss loss = PolicyLoss(config)(scores_of(2));
   EXPECT_NEAR(loss.loss,
               sum_over_tokens([&](size_t t) { return -std::min(ratio(t), 1.1) * 2 * kNow[t]; }),
               1e-12);
@@ -164,7 +164,7 @@ TEST(PolicyLoss, Vespo) {
     const double k = advantage >= 0 ? 2 : 3;
     const double lambda = advantage >= 0 ? 3 : 2;
     const double phi = std::exp(lambda) * std::pow(w, k) * std::exp(-lambda * w);
-    const CompletionLoss loss = PolicyLoss(config_of("vespo"))(scores_of(advantage));
+    const CompletionPolicyLoss loss = PolicyLoss(config_of("vespo"))(scores_of(advantage));
     EXPECT_NEAR(loss.phi, phi, 1e-12);
     EXPECT_NEAR(loss.loss, sum_over_tokens([&](size_t t) { return -phi * advantage * kNow[t]; }),
                 1e-12);
@@ -185,7 +185,7 @@ TEST(PolicyLoss, DivergenceFromTheReference) {
     return std::exp(d) - d - 1;
   };
   config.use_bias_correction_kl = false;
-  CompletionLoss loss = PolicyLoss(config)(scores_of(0));
+  CompletionPolicyLoss loss = PolicyLoss(config)(scores_of(0));
   EXPECT_NEAR(loss.kl, sum_over_tokens(divergence), 1e-12);
   EXPECT_NEAR(loss.loss, 0.3 * sum_over_tokens(divergence), 1e-12);
   expect_gradient(config, 0);
@@ -202,9 +202,9 @@ TEST(PolicyLoss, TokensThatAreNotKept) {
   config.beta = 0.3;
   const std::vector<uint8_t> kept = {1, 0, 0, 1, 0};
   CompletionScores scores = scores_of(-1);
-  const CompletionLoss all = PolicyLoss(config)(scores);
+  const CompletionPolicyLoss all = PolicyLoss(config)(scores);
   scores.kept = kept;
-  const CompletionLoss some = PolicyLoss(config)(scores);
+  const CompletionPolicyLoss some = PolicyLoss(config)(scores);
   double dropped = 0;
   for (const size_t t : {1, 2, 4}) {
     dropped += clipped_term(ratio(t), -1, 0.2, 0.2);
@@ -231,7 +231,7 @@ TEST(PolicyLoss, NothingThatCounts) {
     for (const char* level : {"token", "sequence"}) {
       PostTrainingConfig config = config_of(name);
       config.importance_sampling_level = level;
-      const CompletionLoss loss = PolicyLoss(config)(
+      const CompletionPolicyLoss loss = PolicyLoss(config)(
           {.advantage = 1, .log_probs = {}, .old = {}, .reference = {}, .kept = {}});
       EXPECT_EQ(loss.loss, 0);
       EXPECT_TRUE(loss.gradient.empty());
