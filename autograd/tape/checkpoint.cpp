@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "autograd/kernels/machine/one_order.h"
 #include "autograd/tape/anomaly.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/op.h"
@@ -49,9 +50,11 @@ struct Checkpoint {
   std::vector<Draw> draws = {};
   std::vector<std::shared_ptr<ReplayedState>> states = {};
   bool anomaly = false;
+  bool one_order = false;
 
   TensorList forward(const TensorList& inputs_, const Tensor& /*anchor*/) {
     anomaly = thread_state().anomaly_enabled;
+    one_order = in_one_order();
     inputs.resize(inputs_.size());
     for (size_t i = 0; i < inputs_.size(); ++i) {
       inputs[i].save(inputs_[i]);
@@ -85,6 +88,7 @@ struct Checkpoint {
     const TensorList outputs = [&] {
       const DrawReplay replay(RankContext::current().default_generator(), draws);
       const StateReplay state(states);
+      const OneOrderScope order(one_order);
       const EnableGradGuard recording;
       const MemoryKindGuard kind(MemoryKind::kActivation);
       const detail::FlagGuard<&ThreadState::recomputing> again(true);

@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "autograd/kernels/machine/one_order.h"
 #include "autograd/tape/check_gradient.h"
 #include "autograd/tape/gradient_sum.h"
 #include "autograd/tape/op.h"
@@ -257,6 +258,7 @@ void BackwardPass::send(const Edge& edge, Tensor&& gradient) {
 }
 
 void BackwardPass::run() {
+  const OneOrderScope gradients(false);
   while (!heap_.empty()) {
     PendingGradients* pending = heap_.front();
     run_node(*pending);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "autograd/kernels/machine/one_order.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/error.h"
@@ -43,6 +44,7 @@ class Again final : public StorageSource {
       ThreadState& state = thread_state();
       const detail::ForwardScope scope(kernels::team_state().op, nullptr);
       const RecomputeScope unnoted(nullptr);
+      const OneOrderScope order(one_order_);
       const MemoryKindGuard kind(MemoryKind::kActivation);
       const detail::FlagGuard<&ThreadState::recomputing> again(true);
       void* const listed = std::exchange(state.new_storages, nullptr);
@@ -79,6 +81,7 @@ class Again final : public StorageSource {
   }
 
   std::function<TensorList()> run_;
+  bool one_order_ = in_one_order();
   std::vector<std::pair<Tensor, uint32_t>> inputs_;
   std::vector<Storage*> outputs_;  // of each result; null: kept, not its own, or gone
 };

@@ -5,6 +5,7 @@
 
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/context_parallel/context_parallel_layout.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/pipeline_parallel/schedules.h"
 
@@ -36,7 +37,9 @@ Tensor cached_logits(ParallelModel& model,
   work.chunks = model.stage().num_chunks();
   work.forward_only = true;
   work.messages.dtype = model.hidden_dtype();
-  work.messages.shape = [&](int64_t /*micro_batch*/) { return model.hidden_shape(1, count); };
+  // Context-parallel ranks do not divide what continues texts: each has all of it.
+  const int64_t length = count * context_parallel_layout().size;
+  work.messages.shape = [&](int64_t /*micro_batch*/) { return model.hidden_shape(1, length); };
   work.forward = [&](int chunk, int64_t /*micro_batch*/, const Tensor& hidden) {
     input.chunk = chunk;
     input.hidden = hidden;

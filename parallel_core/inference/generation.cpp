@@ -11,6 +11,7 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/inference/cached_pass.h"
+#include "parallel_core/inference/training_log_probs.h"
 #include "parallel_core/training/step/forward_step.h"
 
 namespace tapestry {
@@ -69,6 +70,33 @@ void choose(const Text& text, std::span<float> logits, std::span<double> out) {
   }
 }
 
+// Puts the log-probabilities of the chosen ids that training has in place of the distribution's
+// own. `logits` as the model gave them.
+void put_training_log_probs(std::span<Text* const> texts,
+                            const Tensor& logits,
+                            std::span<const size_t> begins,
+                            std::span<double> values) {
+  std::vector<int64_t> ids;
+  for (size_t first = 0; first < texts.size(); first += ids.size()) {
+    // Those of one temperature at once.
+    const auto temperature = [&](size_t i) { return texts[i]->options->temperature; };
+    ids.clear();
+    for (size_t i = first; i < texts.size() && temperature(i) == temperature(first); ++i) {
+      ids.push_back(static_cast<int64_t>(values[begins[i]]));
+    }
+    if (!texts[first]->options->training_log_probs) {
+      continue;
+    }
+    const auto begin = static_cast<int64_t>(first);
+    const std::vector<double> found =
+        training_log_probs(logits.slice(0, begin, begin + std::ssize(ids)), ids,
+                           temperature(first) == 0 ? 1.0 : temperature(first));
+    for (size_t i = 0; i < found.size(); ++i) {
+      values[begins[first + i] + 1] = found[i];
+    }
+  }
+}
+
 GeneratedToken unpacked(std::span<const double> values, bool with_log_prob) {
   GeneratedToken out;
   out.id = static_cast<int32_t>(values[0]);
@@ -91,6 +119,13 @@ void advance(std::span<Text* const> texts, const Tensor& logits, const TokenCall
     return std::span<double>(values).subspan(begins[i], begins[i + 1] - begins[i]);
   };
   if (logits.defined()) {
+    const bool is_trained = std::any_of(texts.begin(), texts.end(), [](const Text* text) {
+      return text->options->training_log_probs;
+    });
+    const bool is_penalized = std::any_of(texts.begin(), texts.end(), [](const Text* text) {
+      return text->options->repetition_penalty != 1;
+    });
+    const Tensor own = is_trained && is_penalized ? logits.clone() : logits;
     const auto vocabulary = static_cast<size_t>(logits.size(1));
     auto* first = logits.data<float>();
     kernels::parallel_for(std::ssize(texts), 1, [&](int64_t begin, int64_t end) {
@@ -98,16 +133,21 @@ void advance(std::span<Text* const> texts, const Tensor& logits, const TokenCall
         choose(*texts[i], {first + i * vocabulary, vocabulary}, part(i));
       }
     });
+    if (is_trained) {
+      put_training_log_probs(texts, own, begins, values);
+    }
   }
   take_from_last_stage(values);
   for (size_t i = 0; i < texts.size(); ++i) {
     Text& text = *texts[i];
     const GenerationOptions& options = *text.options;
-    GeneratedToken token = unpacked(part(i), options.top_log_probs >= 0);
+    GeneratedToken token =
+        unpacked(part(i), options.top_log_probs >= 0 || options.training_log_probs);
     if (token.id == options.eod_id || std::find(options.stop_ids.begin(), options.stop_ids.end(),
                                                 token.id) != options.stop_ids.end()) {
       text.result.finish = FinishReason::kStopId;
       text.result.stop_id = token.id;
+      text.result.stop_log_prob = token.log_prob;
       text.done = true;
       continue;
     }

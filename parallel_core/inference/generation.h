@@ -30,14 +30,15 @@ std::string_view name_of(FinishReason reason);
 
 struct GeneratedToken {
   int32_t id = 0;
-  double log_prob = 0;                  ///< of the id; 0 unless top_log_probs >= 0
+  double log_prob = 0;  ///< of the id; 0 unless top_log_probs >= 0 or training_log_probs
   std::vector<TokenLogProb> likeliest;  ///< top_log_probs of them
 };
 
 struct GenerationResult {
   std::vector<GeneratedToken> tokens;
   FinishReason finish = FinishReason::kLength;
-  int32_t stop_id = -1;  ///< the one that came, for kStopId
+  int32_t stop_id = -1;      ///< the one that came, for kStopId
+  double stop_log_prob = 0;  ///< of that, as of the tokens
 
   std::vector<int32_t> ids() const;
 };

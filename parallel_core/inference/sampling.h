@@ -23,6 +23,9 @@ struct GenerationOptions {
   std::vector<int32_t> stop_ids = {};  ///< further ids that end the text
   /// Log-probabilities of the chosen token and of so many likeliest ones; -1: none are computed.
   int64_t top_log_probs = -1;
+  /// Log-probabilities of chosen tokens are those that training has of them (training_log_probs.h)
+  /// and divides logits by the temperature for, or by 1 where that is 0.
+  bool training_log_probs = false;
   /// Ends a text that fills max_context, in place of forgetting its first tokens.
   bool stops_at_context = false;
 };

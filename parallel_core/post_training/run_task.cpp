@@ -3,6 +3,7 @@
 #include <string>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/post_training/grpo_task.h"
 #include "parallel_core/post_training/preference_task.h"
 #include "parallel_core/post_training/reward_task.h"
 
@@ -12,6 +13,16 @@ std::unique_ptr<RunTask> run_task(const AllConfig& config) {
   const std::string task = config.post_training_config.task.value_or("");
   if (task.empty()) {
     return nullptr;
+  }
+  if (task == "grpo") {
+    const PostTrainingConfig& p = config.post_training_config;
+    check<ValueError>(p.rollouts.has_value() != p.data.has_value(),
+                      "post_training_config.task grpo: ",
+                      p.data ? "both post_training_config.rollouts and data are given; "
+                             : "post_training_config.data is missing; ",
+                      "name prompts with data for the policy to answer, or stored completions with "
+                      "rollouts");
+    return std::make_unique<GrpoTask>(p.rollouts ? stored_rollouts() : sampled_rollouts());
   }
   if (is_preference_task(task)) {
     return std::make_unique<PreferenceTask>();

@@ -237,11 +237,16 @@ TrainSummary train(TrainOneStepCell& cell,
   }
   TrainSummary summary;
   RankContext::current().allocator().reset_peak();  // what is told is training's
-  while (!position.is_at_end() && !summary.stopped_on_request) {
-    const FinishedStep finished = run_step(cell, source, config, pieces.all(), position);
-    add_to(summary, finished);
-    summary.stopped_on_request =
-        finished.stops || (options.stop_requested && options.stop_requested());
+  std::string failure;
+  while (!position.is_at_end() && !summary.stopped_on_request && failure.empty()) {
+    try {
+      const FinishedStep finished = run_step(cell, source, config, pieces.all(), position);
+      add_to(summary, finished);
+      summary.stopped_on_request =
+          finished.stops || (options.stop_requested && options.stop_requested());
+    } catch (const StepNotBegun& error) {
+      failure = error.what();
+    }
   }
   for (StepObserver* piece : pieces.all()) {
     piece->end();
@@ -250,7 +255,16 @@ TrainSummary train(TrainOneStepCell& cell,
   if (summary.steps > 1) {
     log_info(memory_line(memory_stats()));
   }
-  pieces.checkpoints().end(summary.stopped_on_request);
+  pieces.checkpoints().end(summary.stopped_on_request || !failure.empty());
+  if (!failure.empty()) {
+    const auto saved = pieces.checkpoints().saved_step();
+    throw TrainingStopped(
+        concat(failure, "\nThe run has stopped before step ", position.step(), "; ",
+               saved ? concat("step ", *saved,
+                              " is saved, and training_config.resume_training: True goes "
+                              "on with it")
+                     : std::string("this start has done no step that could be saved")));
+  }
   return summary;
 }
 

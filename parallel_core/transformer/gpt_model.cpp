@@ -103,7 +103,7 @@ GPTModel::GPTModel(const AllConfig& config, TokenLoss loss)
 bool GPTModel::takes_cache() const {
   const Precision& p = precision();
   // Keys that were rotated with the frequencies of a shorter text are of no use in a longer one.
-  return context_layout().size == 1 && !frequencies_change_ &&
+  return !frequencies_change_ &&
          ((p.fused && p.softmax == kFloat32) || (p.compute == kFloat32 && p.softmax == kFloat32));
 }
 

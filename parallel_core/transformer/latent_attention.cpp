@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "autograd/kernels/machine/one_order.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/matmul.h"
 #include "autograd/ops/shape_ops.h"
@@ -205,12 +206,16 @@ MultiLatentAttention::Parts MultiLatentAttention::make_parts(const Tensor& x,
   return out;
 }
 
-Tensor MultiLatentAttention::attend(const Parts& parts, const AttentionContext& context) const {
+MultiLatentAttention::Operands MultiLatentAttention::of_heads(const Parts& parts) const {
   const Tensor both = heads((*kv_b_proj_)(parts.latent).output, share_.heads, plain_ + values_);
   const Shape every_head = {both.size(0), share_.heads, both.size(2), rotated_};
-  Tensor q = cat({parts.q_plain, parts.q_rotated}, 3);
-  Tensor k = cat({both.slice(3, 0, plain_), parts.k_rotated.expand(every_head)}, 3);
-  Tensor v = both.slice(3, plain_, plain_ + values_);
+  return {cat({parts.q_plain, parts.q_rotated}, 3),
+          cat({both.slice(3, 0, plain_), parts.k_rotated.expand(every_head)}, 3),
+          both.slice(3, plain_, plain_ + values_)};
+}
+
+Tensor MultiLatentAttention::attend(const Parts& parts, const AttentionContext& context) const {
+  auto [q, k, v] = of_heads(parts);
   report("attention.q", q);
   report("attention.k", k);
   report("attention.v", v);
@@ -220,6 +225,12 @@ Tensor MultiLatentAttention::attend(const Parts& parts, const AttentionContext& 
 
 Tensor MultiLatentAttention::attend_cached(const Parts& parts, const CachedStep& step) const {
   const DType compute = precision_.compute;
+  if (in_one_order()) {  // the sums over the latent come first, as in training
+    const auto [q, k, v] = of_heads(parts);
+    return core_.attend_cached(
+        q.to(compute), k.to(compute), v.to(compute),
+        {.groups = share_.heads, .head_dim = plain_ + rotated_, .value_dim = values_}, step);
+  }
   // [n, plain + values, rank]
   const Tensor matrix =
       kv_b_proj_->effective_weight().view({share_.heads, plain_ + values_, rank_});

@@ -19,7 +19,8 @@ namespace tapestry {
 /// them are divided by heads. The norms' epsilon is 1e-6, whatever that of the others is.
 ///
 /// With a cache a token keeps c and r alone. Queries are then multiplied by the matrix that would
-/// have made keys of c, and what is attended, a sum of c, by that which makes values.
+/// have made keys of c, and what is attended, a sum of c, by that which makes values. Inside a
+/// OneOrderScope heads' keys and values are kept, as training makes them.
 class MultiLatentAttention final : public TokenMixer, public HasRowTurns {
  public:
   /// `layer_number` counts from 1. ValueError if the ranks do not divide the heads.
@@ -50,7 +51,13 @@ class MultiLatentAttention final : public TokenMixer, public HasRowTurns {
     int64_t second = 0;
   };
 
+  // Of the heads, [B, n, S, .].
+  struct Operands {
+    Tensor q, k, v;
+  };
+
   Parts make_parts(const Tensor& x, const AttentionContext& context, const LayerPass& pass) const;
+  Operands of_heads(const Parts& parts) const;
   Tensor attend(const Parts& parts, const AttentionContext& context) const;
   Tensor attend_cached(const Parts& parts, const CachedStep& step) const;
   Tensor heads(const Tensor& x, int64_t count, int64_t channels) const;

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "autograd/kernels/attention/attention_units.h"
+#include "autograd/kernels/attention/one_order_attention.h"
 #include "autograd/kernels/gemm/gemm_tiled.h"
 #include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/parallel_for.h"
@@ -122,6 +123,10 @@ void attention(const AttentionForward& wanted) {
     return;
   }
   assert(shape_fits(call.dtype, shape) && documents_fit(call.documents, shape));
+  if (wants_one_order(call)) {
+    attention_in_one_order(call);
+    return;
+  }
   const CountedWork work(forward_flops(call));
   const auto run = TAPESTRY_DISPATCH_PAIRS(multiplies_pairs(call.dtype), attention_forward_rows);
   const AttentionForwardUnits units(shape, num_threads());

@@ -9,7 +9,8 @@
 // At the levels from kAvx512Bf16 on, bfloat16 is multiplied as such: there the
 // probabilities and the gradients of the scores are also rounded to it, as
 // factors of products, and factors below 2^-126 count as 0. Results do not
-// depend on the number of threads.
+// depend on the number of threads. Inside a OneOrderScope (machine/one_order.h) causal attention
+// without mask and dropout has the bits that cached_attention.h gives each query.
 #pragma once
 
 #include <cstdint>

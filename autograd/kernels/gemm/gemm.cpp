@@ -10,6 +10,7 @@
 #include "autograd/kernels/gemm/gemm_blocks.h"
 #include "autograd/kernels/gemm/gemm_choice.h"
 #include "autograd/kernels/gemm/gemm_few_rows.h"
+#include "autograd/kernels/gemm/gemm_one_order.h"
 #include "autograd/kernels/gemm/gemm_onednn.h"
 #include "autograd/kernels/gemm/gemm_tiled.h"
 #include "autograd/kernels/gemm/gemm_widened.h"
@@ -149,6 +150,14 @@ void gemm(const GemmShape& s, const void* a, const void* b, void* c) {
   }
   const CountedWork work(2.0 * static_cast<double>(s.batch) * static_cast<double>(s.m) *
                          static_cast<double>(s.n) * static_cast<double>(s.k));
+  if (wants_one_order(s)) {
+    for (int64_t i = 0; i < s.batch; ++i) {
+      one_order_gemm(s, static_cast<const char*>(a) + i * s.stride_a * size_of(s.dtype),
+                     static_cast<const char*>(b) + i * s.stride_b * size_of(s.dtype),
+                     static_cast<char*>(c) + i * s.stride_c * size_of(s.c_dtype));
+    }
+    return;
+  }
   const bool few_rows = prefers_few_rows(s);
   const bool divisible = few_rows || bits_by_element(s);
   const GemmBatch spread = spread_batch(s, num_threads(), divisible);

@@ -6,7 +6,7 @@
 // Called inside an OpenMP parallel region or by a thread with a team of one, a product runs on that
 // thread alone. For the same shapes, CPU level and team size the same bits come out; a row of x W^T
 // has the same bits whichever rows x has besides, as long as there are no more than
-// most_few_rows().
+// most_few_rows(); inside a OneOrderScope (machine/one_order.h) however many there are.
 #pragma once
 
 #include <cstdint>

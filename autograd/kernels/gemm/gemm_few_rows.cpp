@@ -58,22 +58,30 @@ bool prefers_few_rows(const GemmShape& s) {
   return s.trans_b && !s.trans_a && s.k > 0 && s.alpha != 0 && s.m <= most_few_rows(s.dtype);
 }
 
-void few_rows_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
+FewRowsProduct few_rows_of(const GemmShape& s, const void* a, const void* b, void* c) {
   assert(s.trans_b && !s.trans_a && s.m > 0 && s.n > 0 && s.k > 0);
-  few_rows_product({.form = few_rows_form(s.dtype),
-                    .x_dtype = s.dtype,
-                    .y_dtype = s.c_dtype,
-                    .n = s.m,
-                    .out = s.n,
-                    .k = s.k,
-                    .x = a,
-                    .ldx = s.lda,
-                    .w = b,
-                    .w_stride = s.ldb * size_of(s.dtype),
-                    .y = c,
-                    .ldy = s.ldc,
-                    .alpha = static_cast<float>(s.alpha),
-                    .beta = static_cast<float>(s.beta)});
+  return {.form = few_rows_form(s.dtype),
+          .x_dtype = s.dtype,
+          .y_dtype = s.c_dtype,
+          .n = s.m,
+          .out = s.n,
+          .k = s.k,
+          .x = a,
+          .ldx = s.lda,
+          .w = b,
+          .w_stride = s.ldb * size_of(s.dtype),
+          .y = c,
+          .ldy = s.ldc,
+          .alpha = static_cast<float>(s.alpha),
+          .beta = static_cast<float>(s.beta)};
+}
+
+int64_t few_rows_item_bytes(FewRowsForm form) {
+  return size_of(multiplies_pairs(form) ? kBFloat16 : kFloat32);
+}
+
+void few_rows_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
+  few_rows_product(few_rows_of(s, a, b, c));
 }
 
 void few_rows_product(const FewRowsProduct& product) {

@@ -68,7 +68,13 @@ int64_t most_few_rows(DType dtype);
 /// most, with trans_b, without trans_a, and a sum that is not empty.
 bool prefers_few_rows(const GemmShape& shape);
 
-/// One product, on the team, of a shape with trans_b and without trans_a; m, n, k > 0.
+/// A product of a shape with trans_b and without trans_a; m, n, k > 0.
+FewRowsProduct few_rows_of(const GemmShape& shape, const void* a, const void* b, void* c);
+
+/// Bytes of an element of x as the form multiplies it.
+int64_t few_rows_item_bytes(FewRowsForm form);
+
+/// The same, on the team.
 void few_rows_gemm(const GemmShape& shape, const void* a, const void* b, void* c);
 
 /// On the team.

@@ -6,10 +6,12 @@
 
 #include "autograd/kernels/gemm/gemm.h"
 #include "autograd/kernels/gemm/gemm_few_rows.h"
+#include "autograd/kernels/gemm/gemm_one_order.h"
 #include "autograd/kernels/gemm/gemm_tiled.h"
 #include "autograd/kernels/gemm/products_by_size.h"
 #include "autograd/kernels/gemm/quantized_blocks.h"
 #include "autograd/kernels/machine/ceil_div.h"
+#include "autograd/kernels/machine/one_order.h"
 #include "autograd/kernels/machine/scratch.h"
 #include "autograd/kernels/machine/work_counter.h"
 
@@ -55,23 +57,24 @@ void gemm_quantized(DType dtype,
     return;
   }
   const int64_t stride = block_row_bytes(w.format, w.in);
-  if (n <= kMostFewRows && w.in > 0) {
+  if ((n <= kMostFewRows || in_one_order()) && w.in > 0) {
     const CountedWork work(2.0 * static_cast<double>(n) * static_cast<double>(w.out) *
                            static_cast<double>(w.in));
-    few_rows_product({.form = block_form(w.format, dtype),
-                      .x_dtype = dtype,
-                      .y_dtype = dtype,
-                      .n = n,
-                      .out = w.out,
-                      .k = w.in,
-                      .x = x,
-                      .ldx = ldx,
-                      .w = w.blocks,
-                      .w_stride = stride,
-                      .y = y,
-                      .ldy = ldy,
-                      .alpha = 1,
-                      .beta = static_cast<float>(beta)});
+    const auto multiply = in_one_order() ? &one_order_product : &few_rows_product;
+    multiply({.form = block_form(w.format, dtype),
+              .x_dtype = dtype,
+              .y_dtype = dtype,
+              .n = n,
+              .out = w.out,
+              .k = w.in,
+              .x = x,
+              .ldx = ldx,
+              .w = w.blocks,
+              .w_stride = stride,
+              .y = y,
+              .ldy = ldy,
+              .alpha = 1,
+              .beta = static_cast<float>(beta)});
     return;
   }
   const int64_t rows =

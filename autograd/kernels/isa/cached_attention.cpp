@@ -45,25 +45,37 @@ constexpr int kVectorsTogether = 2;
   return largest;
 }
 
-/// scores [kRows][kLane keys] = q k^T, of rows that are `dim` floats long.
-template <int kRows>
-[[gnu::always_inline]] inline void dots_with_keys(int64_t dim,
-                                                  const float* q,
-                                                  int64_t ldq,
-                                                  const float* k_transposed,
-                                                  float* scores,
-                                                  int64_t ld) {
-  FloatVector sums[kRows] = {};
+/// scores [kRows][kVectors times kLane keys] = q k^T, of rows that are `dim` floats long; each
+/// kLane keys are transposed by themselves.
+template <int kRows, int kVectors>
+[[gnu::noinline]] void dots_with_keys(int64_t dim,
+                                      const float* q,
+                                      int64_t ldq,
+                                      const float* k_transposed,
+                                      float* scores,
+                                      int64_t ld) {
+  FloatVector sums[kRows][kVectors] = {};
   for (int64_t d = 0; d < dim; ++d) {
-    const FloatVector keys = load(k_transposed + d * kLane);
+    FloatVector keys[kVectors];
+#pragma GCC unroll 2
+    for (int c = 0; c < kVectors; ++c) {
+      keys[c] = load(k_transposed + (c * dim + d) * kLane);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      sums[r] = multiply_add(broadcast(q[r * ldq + d]), keys, sums[r]);
+      const FloatVector own = broadcast(q[r * ldq + d]);
+#pragma GCC unroll 2
+      for (int c = 0; c < kVectors; ++c) {
+        sums[r][c] = multiply_add(own, keys[c], sums[r][c]);
+      }
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    store(scores + r * ld, sums[r]);
+#pragma GCC unroll 2
+    for (int c = 0; c < kVectors; ++c) {
+      store(scores + r * ld + c * kLane, sums[r][c]);
+    }
   }
 }
 
@@ -110,6 +122,15 @@ template <int kRows>
   }
 }
 
+/// Neighbouring rows of queries, and the keys of the block that some of them sees: from a whole
+/// vector of keys on.
+struct RowsAndKeys {
+  int64_t row;
+  int64_t rows;
+  int64_t from;
+  int64_t to;
+};
+
 template <class T>
 class CachedKeyBlock {
  public:
@@ -125,7 +146,7 @@ class CachedKeyBlock {
     values_ = q_ + rows_ * dim_;
     scores_ = values_ + kCachedKeys * value_dim_;
     wide_ = scores_ + rows_ * kCachedKeys;
-    transposed_ = wide_ + kLane * dim_;
+    transposed_ = wide_ + 2 * kLane * dim_;
   }
 
   void run(float* partials) {
@@ -141,30 +162,62 @@ class CachedKeyBlock {
     for (int64_t key = begin_; key < begin_ + kKeysAhead; ++key) {
       fetch(call_.k, call_.head_dim, key);
     }
-    for (int64_t key = begin_; key < keys_; key += kLane) {
-      score(key);
+    for (int64_t key = begin_; key < keys_;) {
+      if (key + kLane < keys_) {
+        score<2>(key);
+        key += 2 * kLane;
+      } else {
+        score<1>(key);
+        key += kLane;
+      }
     }
     widen_values();
     const int64_t partial = cached_partial_floats(call_.value_dim);
-    for (int64_t row = 0; row < rows_; ++row) {
-      finish_scores(row, partials + row * partial);
-    }
-    int64_t row = 0;
-    const auto values_of = [&](auto rows) {
-      weighted_values<decltype(rows)::value>(
-          keys_ - begin_, value_dim_, scores_ + row * kCachedKeys + begin_,
-          values_ + begin_ * value_dim_, partials + row * partial + 16, partial);
-      row += decltype(rows)::value;
-    };
-    while (row + kRowsTogether <= rows_) {
-      values_of(std::integral_constant<int, kRowsTogether>());
-    }
-    while (row < rows_) {
-      values_of(std::integral_constant<int, 1>());
-    }
+    for_rows([&](const RowsAndKeys& some, auto count) {
+      for (int64_t row = some.row; row < some.row + some.rows; ++row) {
+        finish_scores(row, some, partials + row * partial);
+      }
+      weighted_values<decltype(count)::value>(
+          some.to > some.from ? some.to - some.from : 0, value_dim_,
+          scores_ + some.row * kCachedKeys + some.from, values_ + some.from * value_dim_,
+          partials + some.row * partial + 16, partial);
+    });
   }
 
  private:
+  /// Calls f(rows and keys, their number as a constant) for all rows, as many together as can be.
+  template <class F>
+  void for_rows(const F& f) const {
+    for (int64_t row = 0; row < rows_;) {
+      const auto call = [&](auto count) {
+        f(keys_of(row, decltype(count)::value), count);
+        row += decltype(count)::value;
+      };
+      if (row + kRowsTogether <= rows_) {
+        call(std::integral_constant<int, kRowsTogether>());
+      } else if (row + 4 <= rows_) {
+        call(std::integral_constant<int, 4>());
+      } else if (row + 2 <= rows_) {
+        call(std::integral_constant<int, 2>());
+      } else {
+        call(std::integral_constant<int, 1>());
+      }
+    }
+  }
+
+  RowsAndKeys keys_of(int64_t row, int64_t rows) const {
+    const int64_t last = row + rows - 1;
+    const bool of_one_head = row / call_.q_len == last / call_.q_len;
+    const int64_t before = call_.positions[block_.sample] - block_.first_key;
+    const int64_t newest = before + (of_one_head ? last % call_.q_len : call_.q_len - 1);
+    const int64_t oldest = before + (of_one_head ? row % call_.q_len : 0) - call_.window_left;
+    const bool cut = call_.window_left >= 0 && oldest > begin_;
+    return {.row = row,
+            .rows = rows,
+            .from = cut ? oldest / kLane * kLane : begin_,
+            .to = least(keys_, newest + 1)};
+  }
+
   const T* key_row(const AttentionInput& x, int64_t key) const {
     int64_t slot = block_.first_key + key;
     if (call_.ring) {
@@ -224,8 +277,9 @@ class CachedKeyBlock {
     }
   }
 
+  template <int kVectors>
   void score(int64_t key) {
-    for (int64_t j = 0; j < kLane; ++j) {
+    for (int64_t j = 0; j < kVectors * kLane; ++j) {
       fetch(call_.k, call_.head_dim, key + kKeysAhead + j);
       fetch(call_.v, call_.value_dim, key + j);  // while there is something else to do
       float* to = wide_ + j * dim_;
@@ -237,22 +291,22 @@ class CachedKeyBlock {
         }
       }
     }
-    transpose(kLane, dim_, wide_, dim_, transposed_, kLane);
-    int64_t row = 0;
-    for (; row + kRowsTogether <= rows_; row += kRowsTogether) {
-      dots_with_keys<kRowsTogether>(dim_, q_ + row * dim_, dim_, transposed_,
-                                    scores_ + row * kCachedKeys + key, kCachedKeys);
+    for (int c = 0; c < kVectors; ++c) {
+      transpose(kLane, dim_, wide_ + c * kLane * dim_, dim_, transposed_ + c * kLane * dim_, kLane);
     }
-    for (; row < rows_; ++row) {
-      dots_with_keys<1>(dim_, q_ + row * dim_, dim_, transposed_, scores_ + row * kCachedKeys + key,
-                        kCachedKeys);
-    }
+    for_rows([&](const RowsAndKeys& some, auto count) {
+      if (key < some.to && key + kVectors * kLane > some.from) {
+        dots_with_keys<decltype(count)::value, kVectors>(
+            dim_, q_ + some.row * dim_, dim_, transposed_, scores_ + some.row * kCachedKeys + key,
+            kCachedKeys);
+      }
+    });
   }
 
-  void cap_scores(float* scores) const {
+  void cap_scores(const RowsAndKeys& some, float* scores) const {
     const auto factor = static_cast<float>(call_.scale / call_.score_cap);
     const auto cap = static_cast<float>(call_.score_cap);
-    for (int64_t j = begin_; j < keys_; j += kLane) {
+    for (int64_t j = some.from; j < some.to; j += kLane) {
       TAPESTRY_VECTOR_LOOP
       for (int64_t l = 0; l < kLane; ++l) {
         scores[j + l] = cap * tanh(scores[j + l] * factor);
@@ -260,8 +314,9 @@ class CachedKeyBlock {
     }
   }
 
-  /// Scores of a row -> terms, with what is added to them; and their maximum and sum.
-  void finish_scores(int64_t row, float* partial) const {
+  /// Scores of a row, one of `some`, -> terms, with what is added to them; and their maximum and
+  /// sum.
+  void finish_scores(int64_t row, const RowsAndKeys& some, float* partial) const {
     const int64_t position = call_.positions[block_.sample] + row % call_.q_len;
     const int64_t last = position - block_.first_key;
     const int64_t first = call_.window_left < 0 ? 0 : last - call_.window_left;  // may be negative
@@ -272,10 +327,10 @@ class CachedKeyBlock {
         call_.slopes == nullptr ? 0 : static_cast<float>(call_.slopes[head] * kLog2E);
     float* scores = scores_ + row * kCachedKeys;
     if (capped) {
-      cap_scores(scores);
+      cap_scores(some, scores);
     }
     FloatVector largest = broadcast(kHidden);
-    for (int64_t j = begin_; j < keys_; j += kLane) {
+    for (int64_t j = some.from; j < some.to; j += kLane) {
       float lanes[kLane];
       TAPESTRY_VECTOR_LOOP
       for (int64_t l = 0; l < kLane; ++l) {
@@ -289,11 +344,11 @@ class CachedKeyBlock {
     const float max = largest_lane(largest);
     FloatVector sum = {};
     if (max == kHidden) {
-      for (int64_t j = begin_; j < keys_; j += kLane) {
+      for (int64_t j = some.from; j < some.to; j += kLane) {
         store(scores + j, FloatVector{});
       }
     } else {
-      for (int64_t j = begin_; j < keys_; j += kLane) {
+      for (int64_t j = some.from; j < some.to; j += kLane) {
         const FloatVector term = exp2(load(scores + j) - broadcast(max));
         store(scores + j, term);
         sum += term;
@@ -325,7 +380,7 @@ int64_t cached_attention_scratch(const CachedAttention& call) {
   const int64_t dim = padded_dim(call.head_dim);
   const int64_t rows = call.heads / call.groups * call.q_len;
   return rows * dim + kCachedKeys * padded_dim(call.value_dim) + rows * kCachedKeys +
-         2 * kLane * dim;
+         4 * kLane * dim;
 }
 
 void cached_attention_block(const CachedAttention& call,

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/kernels/machine/one_order.h"
 #include "autograd/kernels/machine/signals_blocked.h"
 #include "autograd/kernels/machine/team_state.h"
 #endif
@@ -109,6 +110,7 @@ class Team {
     body_ = body;
     context_ = context;
     state_ = team_state();
+    one_order_ = in_one_order();
     failure_ = nullptr;
     left_.store(parts, std::memory_order_relaxed);
     cells_[0].taken.store(number, std::memory_order_relaxed);
@@ -189,6 +191,7 @@ class Team {
   void run_part(int part) {
     {
       const TeamStateGuard inherited(state_);
+      const OneOrderScope order(one_order_);
       try {
         body_(context_, part);
       } catch (...) {
@@ -208,6 +211,7 @@ class Team {
   void (*body_)(const void*, int) = nullptr;
   const void* context_ = nullptr;
   TeamState state_;
+  bool one_order_ = false;
   alignas(64) std::atomic<uint64_t> round_ = 0;  // number << kPartsBits | parts
   alignas(64) std::atomic<int> left_ = 0;        // parts that have not ended
   std::atomic<int> sleeping_ = 0;                // helpers; changed under the mutex

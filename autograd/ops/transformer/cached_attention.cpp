@@ -5,6 +5,8 @@
 
 #include "autograd/kernels/attention/attention.h"
 #include "autograd/kernels/attention/cached_attention.h"
+#include "autograd/kernels/attention/one_order_attention.h"
+#include "autograd/kernels/machine/one_order.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/view.h"
 #include "autograd/tape/op.h"
@@ -121,28 +123,37 @@ struct CachedAttentionOp {
     if (options.counts.empty()) {
       options.counts.assign(static_cast<size_t>(c.batch), c.length);
     }
-    if ((q.dtype() == kFloat32 || q.dtype() == kBFloat16) &&
-        c.length * (c.heads / c.groups) <= kMostQueries) {
-      kernels::cached_attention({.dtype = q.dtype(),
-                                 .batch = c.batch,
-                                 .heads = c.heads,
-                                 .groups = c.groups,
-                                 .q_len = c.length,
-                                 .head_dim = c.dim,
-                                 .value_dim = c.value_dim,
-                                 .capacity = c.capacity,
-                                 .ring = options.ring,
-                                 .window_left = options.window_left.value_or(-1),
-                                 .scale = scale,
-                                 .score_cap = options.score_cap,
-                                 .slopes = slopes(),
-                                 .sinks = sinks_of(logits),
-                                 .positions = positions.data(),
-                                 .counts = options.counts.data(),
-                                 .q = {q.raw(), strides_by_head(q)},
-                                 .k = {k.raw(), strides_by_head(k)},
-                                 .v = {v.raw(), strides_by_head(v)},
-                                 .out = {out.raw(), strides_by_head(out)}});
+    const bool by_blocks = q.dtype() == kFloat32 || q.dtype() == kBFloat16;
+    const bool few = c.length * (c.heads / c.groups) <= kMostQueries;
+    if (by_blocks && (few || in_one_order())) {
+      const kernels::CachedAttention call = {.dtype = q.dtype(),
+                                             .batch = c.batch,
+                                             .heads = c.heads,
+                                             .groups = c.groups,
+                                             .q_len = c.length,
+                                             .head_dim = c.dim,
+                                             .value_dim = c.value_dim,
+                                             .capacity = c.capacity,
+                                             .ring = options.ring,
+                                             .window_left = options.window_left.value_or(-1),
+                                             .scale = scale,
+                                             .score_cap = options.score_cap,
+                                             .slopes = slopes(),
+                                             .sinks = sinks_of(logits),
+                                             .positions = positions.data(),
+                                             .counts = options.counts.data(),
+                                             .q = {q.raw(), strides_by_head(q)},
+                                             .k = {k.raw(), strides_by_head(k)},
+                                             .v = {v.raw(), strides_by_head(v)},
+                                             .out = {out.raw(), strides_by_head(out)}};
+      if (few) {
+        kernels::cached_attention(call);
+      } else {
+        for (int64_t b = 0; b < c.batch; ++b) {
+          clear_rest(b, c.length, out);
+        }
+        attend_many(call);
+      }
       return out;
     }
     for (int64_t b = 0; b < c.batch; ++b) {
@@ -152,6 +163,26 @@ struct CachedAttentionOp {
   }
 
  private:
+  /// Many queries, each with the bits that it has among few.
+  static void attend_many(const kernels::CachedAttention& call) {
+    std::vector<kernels::CausalRun> runs;
+    for (int64_t b = 0; b < call.batch; ++b) {
+      if (call.counts[b] > 0) {
+        runs.push_back({.sample = b, .count = call.counts[b], .position = call.positions[b]});
+      }
+    }
+    kernels::attend_runs(call, runs, nullptr, nullptr);
+  }
+
+  /// Rows of `out` behind the queries that there are.
+  void clear_rest(int64_t sample, int64_t length, const Tensor& out) const {
+    const int64_t count = options.counts[static_cast<size_t>(sample)];
+    if (count < length) {
+      const Tensor rest = out.slice(0, sample, sample + 1).slice(2, count, length);
+      copy_values(broadcast_view(scalar(0, out.dtype()), rest.shape()), rest);
+    }
+  }
+
   const double* slopes() const {
     return options.alibi_slopes.empty() ? nullptr : options.alibi_slopes.data();
   }
@@ -171,10 +202,7 @@ struct CachedAttentionOp {
               const Tensor& out) const {
     const auto row = static_cast<size_t>(b);
     const int64_t count = options.counts[row];
-    if (count < c.length) {
-      const Tensor rest = out.slice(0, b, b + 1).slice(2, count, c.length);
-      copy_values(broadcast_view(scalar(0, out.dtype()), rest.shape()), rest);
-    }
+    clear_rest(b, c.length, out);
     if (count == 0) {
       return;
     }

@@ -44,7 +44,8 @@ struct CachedAttentionOptions {
 /// (T times H / G up to 64) of float32 or bfloat16, keys of a group are read once for all its
 /// heads, and sums run over blocks of keys that are counted from position 0, so that a token's bits
 /// do not depend on how many are computed with it; longer rows of queries go the way of
-/// scaled_dot_product_attention().
+/// scaled_dot_product_attention(). Inside a OneOrderScope (kernels/machine/one_order.h) they have
+/// the bits of few queries, too, and so has scaled_dot_product_attention().
 ///
 /// There is no gradient: RuntimeError if grad mode is on and an input wants one. ValueError if
 /// shapes, positions or counts do not fit (positions[b] + counts[b] exceeds the capacity, unless

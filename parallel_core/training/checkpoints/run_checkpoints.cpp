@@ -186,6 +186,7 @@ void RunCheckpoints::save(bool last) {
     trainer_.norm_spikes =
         cell_.norm_spikes() == nullptr ? std::nullopt : std::optional(cell_.norm_spikes()->state());
     trainer_.autopsy.reset();
+    trainer_.task.clear();
     for (const StepObserver* piece : pieces_) {
       piece->save_past(trainer_);
     }

@@ -43,6 +43,8 @@ class RunCheckpoints final : public StepObserver {
   /// run that ends badly, or that went to its end and was worse there than at its beginning
   /// (DivergenceWatch); the latter is saved nevertheless.
   void end(bool stopped_on_request);
+  /// Of the last checkpoint of this start.
+  std::optional<int64_t> saved_step() const { return saver_.saved_step(); }
 
  private:
   class Acceptance final : public StepObserver {

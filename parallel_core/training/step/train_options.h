@@ -27,6 +27,13 @@ class TrainingStopped : public ValueError {
   using ValueError::ValueError;
 };
 
+/// The data of a step cannot be had, for a reason that the run's past has no part in. Thrown by a
+/// data source on all ranks alike, before anything of the step is computed: train() saves the steps
+/// before it and ends with TrainingStopped.
+class StepNotBegun : public RuntimeError {
+  using RuntimeError::RuntimeError;
+};
+
 /// What the loop does besides stepping.
 struct TrainOptions {
   data::DataSource* validation = nullptr;  ///< null: no evaluation

@@ -112,6 +112,9 @@ std::string trainer_state_json(const TrainerState& state) {
                               {"last_finite_step", state.divergence->last_finite_step},
                               {"last_finite_lr", state.divergence->last_finite_lr}};
   }
+  if (!state.task.empty()) {
+    out["task"] = nlohmann::ordered_json::parse(state.task);
+  }
   out["tokens"] = state.tokens;
   out["train_seconds"] = state.train_seconds;
   out["layout"] = state.layout;
@@ -162,6 +165,7 @@ TrainerState parse_trainer_state(const std::string& text, const std::string& sou
                                         .last_finite_step = steps.count("last_finite_step"),
                                         .last_finite_lr = steps.number("last_finite_lr")};
   }
+  state.task = all.has("task") ? all.at("task").dump() : std::string();
   state.tokens = all.count("tokens");
   state.train_seconds = all.number("train_seconds");
   state.layout = all.text("layout");

@@ -44,6 +44,8 @@ struct TrainerState {
   std::optional<NormSpikes::State> norm_spikes;  ///< where norms are watched
   std::optional<PastOfAutopsy> autopsy;
   std::optional<PastOfDivergence> divergence;
+  /// What the run's task keeps of earlier steps, one JSON object; empty: nothing.
+  std::string task;
   int64_t tokens = 0;        ///< that the run has trained on
   double train_seconds = 0;  ///< that its steps have taken
   std::string layout;        ///< that wrote it, for readers: layout_line
