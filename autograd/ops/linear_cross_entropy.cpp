@@ -1,11 +1,11 @@
 #include <algorithm>
 
-#include "autograd/kernels/gemm/gemm.h"
 #include "autograd/kernels/machine/work_counter.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/activation.h"
 #include "autograd/ops/cross_entropy_rows.h"
 #include "autograd/ops/elementwise.h"
+#include "autograd/ops/logit_chunks.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/matmul.h"
@@ -64,79 +64,6 @@ bool gradients_in_forward(const Tensor& hidden, const LinearCrossEntropyOptions&
   return options.loss.reduction != Reduction::kNone && hidden.dtype() != kFloat16 &&
          !(options.loss.loss_mask.defined() && options.loss.loss_mask.requires_grad());
 }
-
-// Rows [begin, end) of a contiguous tensor seen as rows of `columns` elements.
-Tensor rows_between(const Tensor& t, int64_t columns, int64_t begin, int64_t end) {
-  return alias(t, {end - begin, columns}, {columns, 1}, t.offset() + begin * columns);
-}
-Tensor entries_between(const Tensor& t, int64_t begin, int64_t end) {
-  return alias(t, {end - begin}, {1}, t.offset() + begin);
-}
-
-// out = a b (beta 0) or out += a b (beta 1) for contiguous matrices, where trans_* says that one is
-// stored as its transpose.
-void multiply(
-    const Tensor& a, bool trans_a, const Tensor& b, bool trans_b, double beta, const Tensor& out) {
-  kernels::gemm({.dtype = a.dtype(),
-                 .c_dtype = out.dtype(),
-                 .trans_a = trans_a,
-                 .trans_b = trans_b,
-                 .m = out.shape()[0],
-                 .n = out.shape()[1],
-                 .k = a.shape()[trans_a ? 0 : 1],
-                 .lda = a.shape()[1],
-                 .ldb = b.shape()[1],
-                 .beta = beta,
-                 .ldc = out.shape()[1]},
-                a.raw(), b.raw(), out.raw());
-}
-
-// The logits of a chunk of rows at a time: calls f(logits, begin, end).
-template <class F>
-void for_chunks(const Tensor& x, const Tensor& w, int64_t count, int64_t chunk_rows, const F& f) {
-  const int64_t h = x.shape().back();
-  const int64_t vocabulary = w.shape()[0];
-  const MemoryKindGuard kind(MemoryKind::kWorkspace);
-  const Tensor space = empty({std::min(count, chunk_rows), vocabulary}, x.dtype());
-  for (int64_t begin = 0; begin < count; begin += chunk_rows) {
-    const int64_t end = std::min(count, begin + chunk_rows);
-    const Tensor logits = rows_between(space, vocabulary, 0, end - begin);
-    multiply(rows_between(x, h, begin, end), false, w, true, 0, logits);
-    f(logits, begin, end);
-  }
-}
-
-void fill_with_zeros(const Tensor& t) {
-  copy_values(broadcast_view(scalar(0, t.dtype()), t.shape()), t);
-}
-
-// What is made of the products before the loss sees them.
-struct LogitForm {
-  double scale = 1;
-  double cap = 0;
-
-  bool is_plain() const { return scale == 1 && cap == 0; }
-
-  // In the place of the products; gives what the gradient of the result is to be multiplied by, in
-  // the wide dtype, or nothing for 1.
-  Tensor apply_to(const Tensor& products) const {
-    if (is_plain()) {
-      return {};
-    }
-    const NoGradGuard guard;
-    const Tensor capped = soft_cap(products.to(wide_dtype(products.dtype())), scale, cap);
-    copy_values(capped.to(products.dtype()), products);
-    return cap == 0 ? full({1}, scale, capped.dtype())
-                    : mul(add(mul(square(mul(capped, 1 / cap)), -1.0), 1.0), scale);
-  }
-  // The gradient of the products in the place of that of the result.
-  static void pull_back(const Tensor& gradient, const Tensor& factor) {
-    if (factor.defined()) {
-      const NoGradGuard guard;
-      copy_values(mul(gradient.to(factor.dtype()), factor).to(gradient.dtype()), gradient);
-    }
-  }
-};
 
 // The second path, for gradients of gradients: of loss(rows' losses).
 template <class Loss>
@@ -223,10 +150,10 @@ struct LinearCrossEntropy {
                     entries_between(dloss, begin, end), logits);
       LogitForm::pull_back(logits, factor);
       if (needs[0]) {
-        multiply(logits, false, w, false, 0, rows_between(dx, h, begin, end));
+        multiply_into(logits, false, w, false, 0, rows_between(dx, h, begin, end));
       }
       if (needs[1]) {
-        multiply(logits, true, rows_between(x, h, begin, end), false, first ? 0 : 1, dw);
+        multiply_into(logits, true, rows_between(x, h, begin, end), false, first ? 0 : 1, dw);
         first = false;
       }
     });
@@ -284,11 +211,11 @@ struct LinearCrossEntropySum {
         LogitForm::pull_back(logits, factor);
       }
       if (makes_dx) {
-        multiply(logits, false, w, false, 0, rows_between(x_gradient, h, begin, end));
+        multiply_into(logits, false, w, false, 0, rows_between(x_gradient, h, begin, end));
       }
       if (makes_dw) {
-        multiply(logits, true, rows_between(x, h, begin, end), false, begin == 0 ? 0 : 1,
-                 w_gradient);
+        multiply_into(logits, true, rows_between(x, h, begin, end), false, begin == 0 ? 0 : 1,
+                      w_gradient);
       }
     });
     dx.save(x_gradient);

@@ -16,6 +16,7 @@
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/ops/softmax.h"
+#include "autograd/ops/token_scores.h"
 #include "autograd/ops/transformer/attention.h"
 #include "autograd/ops/transformer/cached_attention.h"
 #include "autograd/ops/transformer/gated_delta_rule.h"

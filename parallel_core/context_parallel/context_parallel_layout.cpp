@@ -50,12 +50,11 @@ Tensor own_chunks(const Tensor& x, int64_t axis, const ContextParallelLayout& la
   return cat(halves, axis);
 }
 
-Tensor gather_chunks(const Tensor& x, int64_t axis, const ContextParallelLayout& layout) {
-  if (layout.size == 1) {
-    return x;
-  }
-  const Tensor by_rank = gather_from_sequence_parallel_region(x, axis, *layout.group);
-  const int64_t chunk = x.size(axis) / 2;
+namespace {
+
+// From the ranks' chunks side by side, as many tokens of each rank.
+Tensor in_sequence_order(const Tensor& by_rank, int64_t axis, const ContextParallelLayout& layout) {
+  const int64_t chunk = by_rank.size(axis) / layout.chunks();
   TensorList ordered(static_cast<size_t>(layout.chunks()));
   for (int owner = 0; owner < layout.size; ++owner) {
     for (const int half : {0, 1}) {
@@ -65,6 +64,22 @@ Tensor gather_chunks(const Tensor& x, int64_t axis, const ContextParallelLayout&
     }
   }
   return cat(ordered, axis);
+}
+
+}  // namespace
+
+Tensor gather_chunks(const Tensor& x, int64_t axis, const ContextParallelLayout& layout) {
+  return layout.size == 1
+             ? x
+             : in_sequence_order(gather_from_sequence_parallel_region(x, axis, *layout.group), axis,
+                                 layout);
+}
+
+Tensor gather_alike_chunks(const Tensor& x, int64_t axis, const ContextParallelLayout& layout) {
+  return layout.size == 1
+             ? x
+             : in_sequence_order(gather_from_model_parallel_region(x, axis, *layout.group), axis,
+                                 layout);
 }
 
 }  // namespace tapestry

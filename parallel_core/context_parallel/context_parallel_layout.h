@@ -42,4 +42,8 @@ Tensor own_chunks(const Tensor& x, int64_t axis, const ContextParallelLayout& la
 /// group of one.
 Tensor gather_chunks(const Tensor& x, int64_t axis, const ContextParallelLayout& layout);
 
+/// The same for a result of which every rank makes the same use: backward takes the own chunks of
+/// the gradient, which is the same on every rank.
+Tensor gather_alike_chunks(const Tensor& x, int64_t axis, const ContextParallelLayout& layout);
+
 }  // namespace tapestry

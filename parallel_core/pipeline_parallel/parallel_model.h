@@ -99,6 +99,8 @@ class ParallelModel : public nn::Module, public nn::Callable<ParallelModel> {
   /// How many tokens behind the next one it predicts while it is trained: it then wants so many
   /// entries in ModelInput::ahead. The same on every rank.
   virtual int64_t tokens_ahead() const { return 0; }
+  /// Whether forward() goes by ModelInput::scores, as tasks other than pre-training need.
+  virtual bool tells_scores() const { return false; }
   /// Whether forward() goes by ModelInput::cached. Otherwise the whole text goes through the model
   /// for each new token.
   virtual bool takes_cache() const { return false; }

@@ -192,6 +192,7 @@ AheadLoss GPTModel::loss_ahead(int64_t depth, const ModelInput& input, Tensor& h
 ModelOutput GPTModel::forward(const ModelInput& input) {
   check<ValueError>(input.tokens.dim() == 2, "gpt: tokens must be [batch, sequence], got ",
                     describe(input.tokens));
+  const GradModeGuard mode(grad_enabled() && (input.scores == nullptr || input.scores->gradients));
   const int64_t length = input.tokens.size(1);
   const TensorParallelLayout& layout = tensor_layout();
   Tensor tokens = input.tokens;
@@ -218,6 +219,13 @@ ModelOutput GPTModel::forward(const ModelInput& input) {
   }
   if (input.cached != nullptr) {
     return {.logits = logits_of_cached(hidden, *input.cached, length)};
+  }
+  if (input.scores != nullptr) {
+    report_if_recorded([&] {
+      Tensor none;
+      report_logits(hidden, none, /*fused=*/true, length);
+    });
+    return {.scores = token_scores(hidden, input)};
   }
   const nn::Parameter& weight = language_model_->output_weight();
   const bool fused = input.labels.defined() && fuses_loss();

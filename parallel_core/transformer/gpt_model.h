@@ -64,13 +64,15 @@ class GPTModel final : public TransformerModel {
 
   std::string type_name() const override { return "GPTModel"; }
   /// With labels, logits are the rank's columns alone, with padding; undefined where the head is
-  /// fused with the loss: see fused_linear_cross_entropy.
+  /// fused with the loss: see fused_linear_cross_entropy. Scores (ModelInput::scores) are those of
+  /// the next token alone: layers that predict ahead do not run, a loss of one's own is not asked.
   ModelOutput forward(const ModelInput& input) override;
   bool has_file_names_of_config() const override { return true; }
   /// True unless context-parallel ranks divide sequences, or attention's scores are rounded
   /// (use_fused_kernels and softmax_compute_dtype), or the rotation changes while a text grows
   /// (rope_type longrope or dynamic).
   bool takes_cache() const override;
+  bool tells_scores() const override { return true; }
   /// mtp_num_layers.
   int64_t tokens_ahead() const override { return tokens_ahead_; }
 
@@ -86,6 +88,7 @@ class GPTModel final : public TransformerModel {
                     const nn::Parameter& weight,
                     const Tensor& labels,
                     const Tensor& mask) const;
+  TokenScores token_scores(const Tensor& hidden, const ModelInput& input) const;
 
   int64_t vocabulary_;
   std::optional<bool> fused_loss_;  // head and loss in one op, always or never

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,8 @@ struct RunOptions {
   int steps = 2;
   int64_t micro_batches = 4;  // of all data-parallel ranks together
   MakeBatch make = two_rows;
+  /// Makes each rank's objective in place of the mean cross entropy; empty: none.
+  std::function<std::unique_ptr<StepObjective>()> objective = {};
 };
 
 /// What a training shows: the same on every rank but for the states, which the first rank of the
@@ -69,6 +72,8 @@ inline ModelRun train_model(const AllConfig& config,
   ModelRun run;
   run.initial = gather_over_pipeline(get_logical_state(*get_model(config)));
   Trainer trainer(config, start);
+  const auto objective = options.objective ? options.objective() : nullptr;
+  trainer.cell.set_objective(objective.get());
   const bool split = model_parallel_is_initialized();
   const int rank = split ? get_data_parallel_rank() : 0;
   const int ranks = split ? get_data_parallel_world_size() : 1;

@@ -77,6 +77,12 @@ PipelineWork pipeline_work(
     const std::vector<data::Batch>& micro_batches,
     std::function<StageOutput(int64_t micro_batch, ModelOutput& output)> finish,
     const TokenScoresRequest* scores) {
+  check<ValueError>(scores == nullptr || model.tells_scores(),
+                    "post_training_config.task: its loss is made of the log-probabilities of "
+                    "tokens, which ",
+                    model.type_name(),
+                    " does not tell; override ParallelModel::tells_scores() and fill "
+                    "ModelOutput::scores, or leave the task out");
   PipelineWork work;
   work.micro_batches = static_cast<int64_t>(micro_batches.size());
   work.chunks = model.stage().num_chunks();
