@@ -7,7 +7,6 @@
 #include "autograd/ops/indexing.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"
-#include "autograd/tensor/dtype.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/tensor_parallel/layers.h"
@@ -68,19 +67,16 @@ HeadRows GPTModel::head_rows(const Tensor& hidden, const std::vector<int64_t>& t
                 project(rows.slice(0, begin, end), weight, nullptr, precision());
             return logit_multiplier_ == 1 && logit_softcap_ == 0
                        ? own
-                       : soft_cap(own.to(wide_dtype(own.dtype())), logit_multiplier_,
+                       : soft_cap(float_or_wider(own), logit_multiplier_,
                                   logit_softcap_)
                              .to(own.dtype());
           }};
 }
 
 TokenScores GPTModel::scores_beside_teacher(const Tensor& hidden, const ModelInput& input) const {
-  check_targets(input);
   const TokenScoresRequest& wanted = *input.scores;
-  check<ValueError>(input.labels.defined() && input.loss_mask.defined(),
-                    "gpt: a divergence is that of tokens that count, which labels and loss_mask "
-                    "say");
-  const GradModeGuard mode(grad_enabled() && wanted.gradients);
+  check<ValueError>(input.loss_mask.defined(),
+                    "gpt: a divergence is that of tokens that count, which loss_mask says");
   const TensorParallelLayout& layout = tensor_layout();
   const Tensor states = hidden.to(precision().compute);
   const Tensor whole =
