@@ -14,6 +14,7 @@ namespace tapestry::post_training {
 struct TaskData {
   RunData run;
   std::shared_ptr<const TaskExamples> examples;
+  int64_t pad_id = 0;  ///< what fills up rows
 };
 
 /// The columns that a task's examples have.

@@ -76,15 +76,16 @@ void expect_scores_of_logits(const Overrides& overrides, bool full_mask = false)
   if (full_mask) {
     input.loss_mask = {};
   }
-  input.scores = &kEverything;
-  const TokenScores found = model->forward(input).scores.value();
   ModelInput plain = input;
   plain.labels = plain.loss_mask = {};
-  plain.scores = nullptr;
   Tensor logits = model->forward(plain).logits;
   if (config.dataset_config.data_layout == "SBH") {
     logits = logits.transpose(0, 1);
   }
+  // The labels of a row are the likeliest tokens.
+  input.labels = cat({argmax(logits.slice(0, 0, 1), -1), input.labels.slice(0, 1, 3)});
+  input.scores = &kEverything;
+  const TokenScores found = model->forward(input).scores.value();
   const Expected expected = scores_of(logits, input, kEverything.temperature);
   // Sums of 31 numbers around 3.
   constexpr double kRounding = 16 * 0x1p-24;
@@ -98,7 +99,7 @@ void expect_scores_of_logits(const Overrides& overrides, bool full_mask = false)
                found.square_sums.requires_grad());
   const auto gradients = [&](const Tensor& log_probs, const Tensor& entropy) {
     for (const auto& entry : model->named_parameters()) {
-      entry.parameter->zero_grad();
+      entry.parameter->set_grad({});
     }
     (sum(log_probs.to(kFloat64) * weights_like(log_probs, 1)) +
      sum(entropy.to(kFloat64) * weights_like(entropy, 2)))
@@ -187,6 +188,7 @@ class CurvedObjective final : public StepObjective {
     const TokenScores& s = output.scores.value();
     const Shape whole = {batch.batch, batch.seq};
     EXPECT_EQ(s.log_probs.shape(), whole);
+    likeliest_ += sum(s.likeliest).item();
     std::vector<float> weights;
     for (size_t i = 0; i < batch.labels.size(); ++i) {
       weights.push_back(static_cast<float>((batch.labels[i] + batch.tokens[i]) % 7 - 2) / 64);
@@ -197,7 +199,23 @@ class CurvedObjective final : public StepObjective {
     return sum(weight * (exp(s.log_probs * 0.3) + s.log_probs * s.entropy * 0.1));
   }
   NamedValues finish_step() override { return {}; }
+
+  double likeliest() const { return likeliest_; }
+
+ private:
+  double likeliest_ = 0;
 };
+
+// Otherwise the layouts would not be compared in this.
+TEST(TokenScoresOfModel, SomeLabelsAreLikeliest) {
+  CurvedObjective objective;
+  testing::Trainer trainer(small_config(kGpt2), testing::moved_weights(kGpt2));
+  trainer.cell.set_objective(&objective);
+  for (int64_t i = 0; i < 4; ++i) {
+    trainer.cell({testing::two_rows(trainer.config, 2 * i)});
+  }
+  EXPECT_GT(objective.likeliest(), 0);
+}
 
 struct Layout {
   int context = 1;
