@@ -3,6 +3,7 @@
 #include <string>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/post_training/distil_task.h"
 
 namespace tapestry::post_training {
 
@@ -10,6 +11,9 @@ std::unique_ptr<RunTask> run_task(const AllConfig& config) {
   const std::string task = config.post_training_config.task.value_or("");
   if (task.empty()) {
     return nullptr;
+  }
+  if (task == "distil") {
+    return std::make_unique<DistilTask>();
   }
   throw ValueError(concat("post_training_config.task ", task, ": is not built yet"));
 }

@@ -3,6 +3,7 @@
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
 #include "parallel_core/inference/open_model.h"
 #include "parallel_core/post_training/distil/teacher.h"
+#include "parallel_core/training/checkpoints/resume.h"
 #include "parallel_core/training/checkpoints/saved_model.h"
 #include "parallel_core/training/log/logging.h"
 

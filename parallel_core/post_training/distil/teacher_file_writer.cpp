@@ -15,8 +15,6 @@
 
 namespace tapestry::post_training {
 
-namespace {
-
 namespace fs = std::filesystem;
 
 // The texts as the file has them.
@@ -38,6 +36,8 @@ struct TeacherTexts {
   }
   int64_t positions() const { return first_positions.back(); }
 };
+
+namespace {
 
 // Reads as the same number again.
 std::string text_of(double value) {
