@@ -14,4 +14,6 @@ RunData ExampleTask::open_data(const AllConfig& config,
   return std::move(data.run);
 }
 
+void ExampleTask::prepare(const AllConfig& /*config*/, const ModelBeforeTraining& /*model*/) {}
+
 }  // namespace tapestry::post_training

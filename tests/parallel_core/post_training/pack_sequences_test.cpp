@@ -13,7 +13,7 @@
 namespace tapestry::post_training {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 // Pairs whose ids say whose they are.
 SequenceSet two_pairs() {
