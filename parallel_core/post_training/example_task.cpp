@@ -14,6 +14,4 @@ RunData ExampleTask::open_data(const AllConfig& config,
   return std::move(data.run);
 }
 
-void ExampleTask::prepare(const AllConfig& /*config*/, const ModelBeforeTraining& /*model*/) {}
-
 }  // namespace tapestry::post_training

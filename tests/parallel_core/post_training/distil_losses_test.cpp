@@ -284,7 +284,7 @@ TEST(LinearDivergence, SaysWhatIsWrong) {
   const Tensor w = random({kVocabulary, kHidden}, 2).to(kFloat32);
   const Tensor logits = random({kRows, kVocabulary}, 5).to(kFloat32);
   const auto message = [&](const DivergenceTarget& target, const LinearDivergenceOptions& options) {
-    return message_of<std::exception>(
+    return message_of<ValueError>(
         [&] { linear_divergence(x, w, labels_of_rows(), target, options, {}); });
   };
   using ::testing::HasSubstr;
@@ -298,7 +298,9 @@ TEST(LinearDivergence, SaysWhatIsWrong) {
               HasSubstr("must have the shape of the student's"));
   const TopLogProbs top = {.ids = full({kRows, 1}, kVocabulary, kInt32),
                            .log_probs = full({kRows, 1}, -1, kFloat32)};
-  EXPECT_THAT(message(top, {.vocabulary = kVocabulary}),
+  EXPECT_THAT(message_of<IndexError>([&] {
+                linear_divergence(x, w, labels_of_rows(), top, {.vocabulary = kVocabulary}, {});
+              }),
               HasSubstr("id 13 lies outside the vocabulary of 13"));
 }
 

@@ -91,8 +91,8 @@ TEST(UnitOrder, AnEpochHasEveryUnitOnce) {
     first.push_back(order.unit(k));
   }
   EXPECT_NE(first, second);
-  EXPECT_THAT(first, testing::UnorderedElementsAre(0, 1, 2, 3, 4));
-  EXPECT_THAT(second, testing::UnorderedElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(first, ::testing::UnorderedElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(second, ::testing::UnorderedElementsAre(0, 1, 2, 3, 4));
   UnitOrder in_order(3, /*shuffle=*/false, 3);
   EXPECT_EQ(in_order.unit(4), 1);
 }
