@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "parallel_core/parallel_state.h"
+#include "parallel_core/post_training/reference/reference_model.h"
+
 namespace tapestry::post_training {
 
 RunData ExampleTask::open_data(const AllConfig& config,
@@ -12,6 +15,16 @@ RunData ExampleTask::open_data(const AllConfig& config,
   examples_ = std::move(data.examples);
   room_ = row_room(config, data.pad_id);
   return std::move(data.run);
+}
+
+void ExampleTask::prepare(const AllConfig& config, const ModelBeforeTraining& model) {
+  if (!needs_reference_log_probs(config)) {
+    return;
+  }
+  ReferenceLogProbs values =
+      reference_log_probs(config, *examples_, room_, model, get_world_group());
+  reference_ = std::make_shared<const LogProbTable>(std::move(values.sequences));
+  mismatched_reference_ = std::make_shared<const LogProbTable>(std::move(values.mismatched));
 }
 
 }  // namespace tapestry::post_training

@@ -156,6 +156,7 @@ void resolve_post_training(Resolution& r) {
   if (task == "distil") {
     resolve_teacher(r, p);
   }
+  resolve_task_data(r);
 }
 
 }  // namespace tapestry::config

@@ -12,8 +12,7 @@ namespace tapestry::post_training {
 
 struct ScoringOptions {
   RowRoom room;
-  /// Most rows of a micro-batch.
-  int64_t rows = 1;
+  int64_t rows = 1;  ///< of a micro-batch, about
   double temperature = 1;
   bool overlap_p2p = true;
 };
