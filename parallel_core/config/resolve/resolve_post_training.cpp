@@ -95,16 +95,16 @@ void resolve_teacher(Resolution& r, const PostTrainingConfig& p) {
   if (p.teacher && from_file) {
     r.error(post_key("teacher_log_probs"), "stands in place of teacher; keep one of them");
   }
-  if (p.teacher && !from_file && !p.data) {
-    r.error(post_key("data"),
-            "the teacher needs texts to teach: files with a prompt and a completion a line");
-  }
   if (from_file && p.data) {
     r.error(post_key("data"), "teacher_log_probs has its own texts; leave data out");
   }
   if (from_file && p.validation_data) {
     r.error(post_key("validation_data"),
             "teacher_log_probs has log-probabilities of its own texts alone; leave it out");
+  }
+  if (from_file && r.config().training_config.eval_interval) {
+    r.error("training_config.eval_interval",
+            "is set, but teacher_log_probs has no texts to evaluate on; set it to null");
   }
   if (from_file && p.truncation_mode == "keep_end") {
     r.error(post_key("truncation_mode"),

@@ -77,8 +77,8 @@ TeacherData open_teacher_data(const AllConfig& config, DataUse use, const DataSt
   const auto tokenizer = tokenizer_of_examples(config, kTeacherFile, run);
   check_teacher_file(file, tokenizer->identity(), config.model_config.vocab_size);
   check_temperature(file, p.temperature);
-  check<ValueError>(use == DataUse::kTraining && !config.training_config.eval_interval, kTeacherFile,
-                    ": has no texts to evaluate on; set training_config.eval_interval to null");
+  check<ValueError>(use == DataUse::kTraining, kTeacherFile,
+                    ": has no texts to evaluate on, only to train on");
   const CutTexts texts(*file.texts(), most_tokens(config));
   if (texts.cut > 0) {
     run.remarks.push_back(concat(file.path(), ": ", with_thousands(texts.cut),
