@@ -7,11 +7,12 @@
 
 namespace tapestry::kernels {
 
-TAPESTRY_DECLARE_PER_ISA(
-    void row_divergence_rows(const RowDivergenceForward& call, int64_t begin, int64_t end);
-    void row_divergence_backward_rows(const RowDivergenceBackward& call,
-                                      int64_t begin,
-                                      int64_t end))
+TAPESTRY_DECLARE_PER_ISA(void row_divergence_rows(const RowDivergenceForward& call,
+                                                  int64_t begin,
+                                                  int64_t end);
+                         void row_divergence_backward_rows(const RowDivergenceBackward& call,
+                                                           int64_t begin,
+                                                           int64_t end))
 
 namespace {
 

@@ -230,9 +230,8 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   const bool speaks = job.world()->rank() == 0;
   const bool chat = is_set(arguments, "chat");
   const bool needs_format = chat || (to && tapestry::examples::has_conversations(*file)) ||
-                            std::any_of(lines.begin(), lines.end(), [](const auto& line) {
-                              return line.messages != nullptr;
-                            });
+                            std::any_of(lines.begin(), lines.end(),
+                                        [](const auto& line) { return line.messages != nullptr; });
   std::optional<tapestry::chat::ChatFormat> format;
   if (needs_format) {  // before weights are read: a template may be refused
     format = tapestry::examples::chat_of(

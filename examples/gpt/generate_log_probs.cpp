@@ -89,11 +89,11 @@ void write_log_probs(const OpenModel& opened,
       texts.add(one.prompt, one.answer);
       continue;
     }
-    const auto encoded = post_training::encode_line(
-        *line.pair, line.place,
-        {.tokenizer = opened.saved.tokenizer.get(),
-         .format = format,
-         .eod = static_cast<int32_t>(opened.saved.eod_id)});
+    const auto encoded =
+        post_training::encode_line(*line.pair, line.place,
+                                   {.tokenizer = opened.saved.tokenizer.get(),
+                                    .format = format,
+                                    .eod = static_cast<int32_t>(opened.saved.eod_id)});
     texts.add(encoded.front().prompt, encoded.front().completion);
   }
   std::unique_ptr<post_training::TeacherFileWriter> writer;
@@ -119,7 +119,8 @@ void write_log_probs(const OpenModel& opened,
   if (answers.speaks()) {
     int64_t positions = 0;
     for (int64_t i = 0; i < texts.size(); ++i) {
-      positions += post_training::scored_positions(std::ssize(texts.ids(i)), texts.prompt_tokens(i));
+      positions +=
+          post_training::scored_positions(std::ssize(texts.ids(i)), texts.prompt_tokens(i));
     }
     say("generate", concat("wrote ", file.to, ": ", with_thousands(texts.size()), " texts (",
                            with_thousands(std::ssize(prompts)), " answered by the model), ",

@@ -157,7 +157,8 @@ void join_row(std::span<const double* const> of_ranks,
     }
     const Candidate found = candidate(best, next[best]++);
     ids[i] = found.id;
-    log_probs[i] = static_cast<float>(static_cast<double>(found.value) / options.temperature - log_sum);
+    log_probs[i] =
+        static_cast<float>(static_cast<double>(found.value) / options.temperature - log_sum);
   }
 }
 

@@ -63,12 +63,10 @@ HeadRows GPTModel::head_rows(const Tensor& hidden, const std::vector<int64_t>& t
   const nn::Parameter& weight = language_model_->output_weight();
   return {.count = std::ssize(tokens), .logits = [this, rows, &weight](int64_t begin, int64_t end) {
             const NoGradGuard guard;
-            const Tensor own =
-                project(rows.slice(0, begin, end), weight, nullptr, precision());
+            const Tensor own = project(rows.slice(0, begin, end), weight, nullptr, precision());
             return logit_multiplier_ == 1 && logit_softcap_ == 0
                        ? own
-                       : soft_cap(float_or_wider(own), logit_multiplier_,
-                                  logit_softcap_)
+                       : soft_cap(float_or_wider(own), logit_multiplier_, logit_softcap_)
                              .to(own.dtype());
           }};
 }
@@ -97,18 +95,18 @@ TokenScores GPTModel::scores_beside_teacher(const Tensor& hidden, const ModelInp
   const int64_t batch = input.tokens.size(0);
   const int64_t length = input.tokens.size(1);
   const nn::Parameter& weight = language_model_->output_weight();
-  const LinearDivergence own = linear_divergence(
-      rows_at(whole.reshape({-1, whole.shape().back()}), tokens), weight,
-      rows_at(in_layout(input.labels).to(kInt64).reshape({-1}), tokens),
-      request.target(input.micro_batch, whole_positions(tokens, batch, length)),
-      {.temperature = request.temperature,
-       .beta = request.beta,
-       .add_tail = request.add_tail,
-       .vocabulary = vocabulary_,
-       .rounded = rounded_weight(weight, precision()),
-       .logit_scale = logit_multiplier_,
-       .logit_cap = logit_softcap_},
-      layout);
+  const LinearDivergence own =
+      linear_divergence(rows_at(whole.reshape({-1, whole.shape().back()}), tokens), weight,
+                        rows_at(in_layout(input.labels).to(kInt64).reshape({-1}), tokens),
+                        request.target(input.micro_batch, whole_positions(tokens, batch, length)),
+                        {.temperature = request.temperature,
+                         .beta = request.beta,
+                         .add_tail = request.add_tail,
+                         .vocabulary = vocabulary_,
+                         .rounded = rounded_weight(weight, precision()),
+                         .logit_scale = logit_multiplier_,
+                         .logit_cap = logit_softcap_},
+                        layout);
   const Shape shape = sequence_first() ? Shape{length, batch} : Shape{batch, length};
   const auto in_rows = [&](const Tensor& values) {
     const Tensor all = index_copy(zeros({batch * length}, kFloat32), 0,

@@ -123,9 +123,7 @@ class DivergenceWork {
     const auto* top = std::get_if<TopLogProbs>(&target_);
     Tensor others;
     std::vector<double> weights(ddivergence + begin, ddivergence + begin + rows);
-    const auto part = [&](RowPart which) {
-      return parts.data<double>() + which * count() + begin;
-    };
+    const auto part = [&](RowPart which) { return parts.data<double>() + which * count() + begin; };
     if (top == nullptr) {
       others = logits_of(std::get<HeadRows>(target_), begin, begin + rows, logits);
     } else {
@@ -134,18 +132,18 @@ class DivergenceWork {
       }
     }
     if (shard_.valid > 0) {
-      kernels::row_divergence_backward({.shape = shape_of(logits, others),
-                                        .logits = logits.raw(),
-                                        .others = others.defined() ? others.raw() : nullptr,
-                                        .log_sum = part(kPartLogSum),
-                                        .other_log_sum = part(kPartOtherLogSum),
-                                        .mean = part(kPartMean),
-                                        .ddivergence = weights.data(),
-                                        .labels = labels_.data() + begin,
-                                        .plain_log_sum = part(kPartPlainLogSum),
-                                        .dlog_prob = dlog_prob == nullptr ? nullptr
-                                                                          : dlog_prob + begin,
-                                        .dlogits = logits.raw()});
+      kernels::row_divergence_backward(
+          {.shape = shape_of(logits, others),
+           .logits = logits.raw(),
+           .others = others.defined() ? others.raw() : nullptr,
+           .log_sum = part(kPartLogSum),
+           .other_log_sum = part(kPartOtherLogSum),
+           .mean = part(kPartMean),
+           .ddivergence = weights.data(),
+           .labels = labels_.data() + begin,
+           .plain_log_sum = part(kPartPlainLogSum),
+           .dlog_prob = dlog_prob == nullptr ? nullptr : dlog_prob + begin,
+           .dlogits = logits.raw()});
     } else {
       fill_with_zeros(logits);
     }
@@ -179,10 +177,7 @@ class DivergenceWork {
             .beta = options_.beta};
   }
 
-  static Tensor logits_of(const HeadRows& rows,
-                          int64_t begin,
-                          int64_t end,
-                          const Tensor& like) {
+  static Tensor logits_of(const HeadRows& rows, int64_t begin, int64_t end, const Tensor& like) {
     const NoGradGuard guard;
     Tensor logits = dense(rows.logits(begin, end));
     check<ValueError>(logits.shape() == like.shape(), "linear_divergence: logits of the teacher ",
@@ -191,7 +186,9 @@ class DivergenceWork {
   }
 
   // The numbers of kernels::RowScore of rows of logits / temperature, of this rank's columns.
-  std::vector<double> own_scores(const Tensor& logits, const Chunk& chunk, double temperature) const {
+  std::vector<double> own_scores(const Tensor& logits,
+                                 const Chunk& chunk,
+                                 double temperature) const {
     const int64_t rows = chunk.rows();
     std::vector<double> out(static_cast<size_t>(rows * kernels::kRowScores), 0.0);
     if (shard_.valid > 0) {
@@ -254,7 +251,8 @@ class DivergenceWork {
       row.log_sum = largest + std::log(sum);
       for (int64_t rank = 0; rank < ranks; ++rank) {
         const double share = std::exp(value(rank, r, kernels::kScoreLogSum) - row.log_sum);
-        row.mean += share > 0 || std::isnan(share) ? share * value(rank, r, kernels::kScoreMean) : 0;
+        row.mean +=
+            share > 0 || std::isnan(share) ? share * value(rank, r, kernels::kScoreMean) : 0;
       }
     }
     return out;
@@ -322,15 +320,14 @@ class DivergenceWork {
     if (group_ != nullptr) {
       sum_over(*group_, own);
     }
-    const TopDivergenceOptions options = {.beta = options_.beta,
-                                          .add_tail = options_.add_tail,
-                                          .vocabulary = options_.vocabulary};
+    const TopDivergenceOptions options = {
+        .beta = options_.beta, .add_tail = options_.add_tail, .vocabulary = options_.vocabulary};
     auto* part = parts.data<double>() + chunk.begin;
     kernels::parallel_for(
         chunk.rows(), kernels::rows_per_thread(k), [&](int64_t first, int64_t last) {
           for (int64_t r = first; r < last; ++r) {
-            const std::span<double> row = std::span(own).subspan(static_cast<size_t>(r * k),
-                                                                 static_cast<size_t>(k));
+            const std::span<double> row =
+                std::span(own).subspan(static_cast<size_t>(r * k), static_cast<size_t>(k));
             for (double& value : row) {
               value = value / options_.temperature - part[kPartLogSum * count() + r];
             }
@@ -453,10 +450,10 @@ void check_target(const DivergenceTarget& target, int64_t count, int64_t vocabul
     return;
   }
   const auto& top = std::get<TopLogProbs>(target);
-  check<ValueError>(top.ids.dim() == 2 && top.ids.shape()[0] == count &&
-                        top.ids.shape() == top.log_probs.shape(),
-                    "linear_divergence: the likeliest tokens must be [", count, ", k], ids are ",
-                    top.ids.shape(), ", log-probabilities ", top.log_probs.shape());
+  check<ValueError>(
+      top.ids.dim() == 2 && top.ids.shape()[0] == count && top.ids.shape() == top.log_probs.shape(),
+      "linear_divergence: the likeliest tokens must be [", count, ", k], ids are ", top.ids.shape(),
+      ", log-probabilities ", top.log_probs.shape());
   check<TypeError>(top.ids.dtype() == kInt32 && top.log_probs.dtype() == kFloat32,
                    "linear_divergence: the likeliest tokens are int32 with float32, got ",
                    name_of(top.ids.dtype()), " with ", name_of(top.log_probs.dtype()));
@@ -488,10 +485,10 @@ LinearDivergence linear_divergence(const Tensor& hidden,
                     hidden.shape(), ", ", weight.shape(), ", ", labels.shape());
   check_target(target, labels.numel(), options.vocabulary);
   const Tensor y = dense(labels.to(kInt64));
-  const Tensor all =
-      apply_op(LinearDivergenceOp{std::make_shared<const DivergenceWork>(options, layout, target, y),
-                                  options.chunk_rows, options.rounded},
-               hidden, weight);
+  const Tensor all = apply_op(
+      LinearDivergenceOp{std::make_shared<const DivergenceWork>(options, layout, target, y),
+                         options.chunk_rows, options.rounded},
+      hidden, weight);
   return {.divergence = select(all, 0, 0),
           .log_probs = select(all, 0, 1),
           .entropy = select(all, 0, 2).detach()};

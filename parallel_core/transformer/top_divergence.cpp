@@ -76,9 +76,9 @@ double top_divergence(std::span<const double> own,
     if (!is_known(teacher[j])) {
       continue;
     }
-    const Term term = term_of(own[j] - (has_tail ? 0 : own_sum),
-                              static_cast<double>(teacher[j]) - (has_tail ? 0 : teacher_sum),
-                              options.beta);
+    const Term term =
+        term_of(own[j] - (has_tail ? 0 : own_sum),
+                static_cast<double>(teacher[j]) - (has_tail ? 0 : teacher_sum), options.beta);
     total += term.value;
     sum_of_gradients += term.gradient;
     gradient[j] = static_cast<float>(term.gradient);

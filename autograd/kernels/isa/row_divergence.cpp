@@ -149,9 +149,8 @@ void gradient_row(const RowDivergenceShape& shape,
 
 template <class Call, class F>
 void for_dtypes(const Call& call, const F& f) {
-  for_floating(call.shape.dtype, [&](auto* x) {
-    for_floating(call.shape.other_dtype, [&](auto* y) { f(x, y); });
-  });
+  for_floating(call.shape.dtype,
+               [&](auto* x) { for_floating(call.shape.other_dtype, [&](auto* y) { f(x, y); }); });
 }
 
 }  // namespace

@@ -35,7 +35,8 @@ constexpr TaskKeys kTaskKeys[] = {
     {"distil", "teacher|teacher_log_probs|loss_add_tail|data_loss_weight"},
     {"distil|grpo", "temperature"},
     {"grpo",
-     "max_completion_length|rollouts|reward_funcs|reward_weights|reward_timeout|num_generations|num_iterations|"
+     "max_completion_length|rollouts|reward_funcs|reward_weights|reward_timeout|num_generations|"
+     "num_iterations|"
      "steps_per_generation|generation_batch_size|top_p|top_k|min_p|repetition_penalty|epsilon|"
      "epsilon_high|delta|importance_sampling_level|scale_rewards|multi_objective_aggregation|"
      "mask_truncated_completions|top_entropy_quantile|entropy_coef|use_bias_correction_kl|"

@@ -58,8 +58,7 @@ struct CountedPositions {
   CountedPositions(const data::Batch& batch, bool sequence_first) {
     std::vector<std::pair<int64_t, int64_t>> places;  // in whole rows, before the head
     for (int64_t i = 0; i < batch.batch * batch.seq; ++i) {
-      const int64_t at =
-          sequence_first ? i % batch.batch * batch.seq + i / batch.batch : i;
+      const int64_t at = sequence_first ? i % batch.batch * batch.seq + i / batch.batch : i;
       if (batch.loss_mask[static_cast<size_t>(at)] > 0) {
         places.emplace_back(at, std::ssize(places));
         labels.push_back(batch.labels[static_cast<size_t>(at)]);
@@ -79,12 +78,10 @@ void write_scores(const data::Batch& batch,
                   TeacherFileWriter* writer) {
   const CountedPositions counted(batch, model.sequence_axis() == 0);
   const auto count = std::ssize(counted.rows);
-  const ScoredTop scored =
-      top_log_probs(head, tensor(counted.labels, {count}),
-                    {.k = options.top_k,
-                     .temperature = options.temperature,
-                     .vocabulary = options.vocabulary},
-                    model.tensor_layout());
+  const ScoredTop scored = top_log_probs(
+      head, tensor(counted.labels, {count}),
+      {.k = options.top_k, .temperature = options.temperature, .vocabulary = options.vocabulary},
+      model.tensor_layout());
   if (writer == nullptr) {
     return;
   }

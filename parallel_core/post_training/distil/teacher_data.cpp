@@ -21,9 +21,11 @@ void check_temperature(const TeacherFile& file, double temperature) {
   const double of_file = file.header().temperature;
   check<ValueError>(of_file == temperature, kTeacherFile, " ", file.path(),
                     ": its log-probabilities are of logits divided by ", of_file,
-                    ", post_training_config.temperature is ", temperature,
-                    "; set that to ", of_file, ", or write the file again with "
-                    "--logprobs_temperature ", temperature);
+                    ", post_training_config.temperature is ", temperature, "; set that to ",
+                    of_file,
+                    ", or write the file again with "
+                    "--logprobs_temperature ",
+                    temperature);
 }
 
 // The texts cut at their ends.
@@ -105,11 +107,11 @@ TeacherData open_teacher_data(const AllConfig& config, DataUse use, const DataSt
   if (eod >= 0) {
     run.trained_ends.push_back(eod);
   }
-  run.description = concat(
-      file.path(), ": ", with_thousands(texts.set->units()), " texts with the ",
-      file.header().top_k, " likeliest tokens of ", file.header().model, "; ",
-      with_thousands(texts.prompts), " tokens of prompts, ", with_thousands(texts.completions),
-      " of completions, ", tokenizer->describe());
+  run.description =
+      concat(file.path(), ": ", with_thousands(texts.set->units()), " texts with the ",
+             file.header().top_k, " likeliest tokens of ", file.header().model, "; ",
+             with_thousands(texts.prompts), " tokens of prompts, ",
+             with_thousands(texts.completions), " of completions, ", tokenizer->describe());
   return out;
 }
 

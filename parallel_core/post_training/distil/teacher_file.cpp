@@ -54,7 +54,8 @@ void TeacherFile::read_header() {
       temperature.data(), temperature.data() + temperature.size(), header_.temperature);
   check<IoError>(error == std::errc() && end == temperature.data() + temperature.size() &&
                      header_.temperature > 0 && std::isfinite(header_.temperature),
-                 path(), ": metadata temperature is '", temperature, "', expected a number above 0");
+                 path(), ": metadata temperature is '", temperature,
+                 "', expected a number above 0");
   check<IoError>(header_.top_k <= header_.vocab_size, path(), ": top_k ", header_.top_k,
                  " exceeds the vocabulary's ", header_.vocab_size);
 }
@@ -98,7 +99,8 @@ void TeacherFile::read_texts() {
       check<IndexError>(id >= 0 && id < header_.vocab_size, path(), ": text ", i, " has the id ",
                         id, ", outside of the vocabulary of ", header_.vocab_size);
     }
-    set->add(all.first(static_cast<size_t>(prompts[i])), all.subspan(static_cast<size_t>(prompts[i])));
+    set->add(all.first(static_cast<size_t>(prompts[i])),
+             all.subspan(static_cast<size_t>(prompts[i])));
     first_positions_.push_back(first_positions_.back() + scored_positions(length, prompts[i]));
   }
   const std::string sum = set->checksum();
@@ -132,8 +134,7 @@ void TeacherFile::check_row(int64_t text,
                     twice == sorted.end() ? 0 : *twice, " twice");
   for (int64_t j = 0; j < k; ++j) {
     // Rounding may leave a sure token a little above 0.
-    check<ValueError>(log_probs[j] <= 1e-5F, place(), ": ", log_probs[j],
-                      " is no log-probability");
+    check<ValueError>(log_probs[j] <= 1e-5F, place(), ": ", log_probs[j], " is no log-probability");
     check<ValueError>(j == 0 || log_probs[j] <= log_probs[j - 1], place(),
                       ": the likeliest tokens are not in their order");
   }
@@ -146,11 +147,10 @@ void TeacherFile::read(int64_t text,
                        int32_t* ids,
                        float* log_probs,
                        float* own) const {
-  check<IndexError>(first >= 0 && count >= 0 && first + count <= positions(text) && k >= 1 &&
-                        k <= header_.top_k,
-                    path(), ": text ", text, " has ", positions(text), " positions with ",
-                    header_.top_k, " tokens each, asked for ", k, " of ", first, " to ",
-                    first + count);
+  check<IndexError>(
+      first >= 0 && count >= 0 && first + count <= positions(text) && k >= 1 && k <= header_.top_k,
+      path(), ": text ", text, " has ", positions(text), " positions with ", header_.top_k,
+      " tokens each, asked for ", k, " of ", first, " to ", first + count);
   const auto row = static_cast<uint64_t>(first_positions_[static_cast<size_t>(text)] + first);
   const auto rows = static_cast<size_t>(count);
   const auto width = static_cast<size_t>(header_.top_k);
@@ -160,7 +160,8 @@ void TeacherFile::read(int64_t text,
   reader_.read_bytes("top_log_probs", row * width * 4, rows * width * 4, all_log_probs.data());
   reader_.read_bytes("log_probs", row * 4, rows * 4, own);
   for (size_t r = 0; r < rows; ++r) {
-    check_row(text, first + static_cast<int64_t>(r), &all_ids[r * width], &all_log_probs[r * width]);
+    check_row(text, first + static_cast<int64_t>(r), &all_ids[r * width],
+              &all_log_probs[r * width]);
     check<ValueError>(own[r] <= 1e-5F, path(), ": text ", text, ", position ",
                       first + static_cast<int64_t>(r), ": ", own[r], " is no log-probability");
     std::copy_n(&all_ids[r * width], k, ids + static_cast<int64_t>(r) * k);
@@ -177,8 +178,7 @@ void check_teacher_file(const TeacherFile& file,
                     vocab_size, "; both must have the same one");
   check<ValueError>(tokenizer.type.empty() || header.tokenizer == tokenizer, file.path(),
                     ": the teacher ", header.model, " has a ", describe(header.tokenizer),
-                    ", the student a ", describe(tokenizer),
-                    "; both must have the same tokenizer");
+                    ", the student a ", describe(tokenizer), "; both must have the same tokenizer");
 }
 
 }  // namespace tapestry::post_training

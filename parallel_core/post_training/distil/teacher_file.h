@@ -45,10 +45,7 @@ class TeacherFileWriter {
   ~TeacherFileWriter();
 
   /// The positions of a text, all of them: row `first_row` of the tensors and those behind it.
-  void write(int64_t text,
-             const TopLogProbs& top,
-             const Tensor& log_probs,
-             int64_t first_row);
+  void write(int64_t text, const TopLogProbs& top, const Tensor& log_probs, int64_t first_row);
   /// ValueError if a text was not written.
   void finish();
 

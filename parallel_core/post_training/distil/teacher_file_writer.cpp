@@ -88,8 +88,8 @@ struct TeacherFileWriter::Parts {
     plan = plan_safetensors(path, tensors, metadata_of(header, set));
     written.resize(static_cast<size_t>(set.size()));
     const fs::path place(path);
-    temporary = (place.parent_path() / concat(".", place.filename().string(), ".tmp-logprobs"))
-                    .string();
+    temporary =
+        (place.parent_path() / concat(".", place.filename().string(), ".tmp-logprobs")).string();
     std::error_code none;
     fs::remove(temporary, none);  // of a run that was killed
     create_range_file(temporary, plan.file_size);

@@ -150,16 +150,11 @@ Tensor elementary(const Tensor& x, const Tensor& y, double temperature, double b
   return sum(exp(t) * (t - m), {-1}) * beta + sum(exp(s) * (s - m), {-1}) * (1 - beta);
 }
 
-Tensor elementary_top(const Tensor& x,
-                      const TopLogProbs& top,
-                      double temperature,
-                      double beta,
-                      bool tail) {
+Tensor elementary_top(
+    const Tensor& x, const TopLogProbs& top, double temperature, double beta, bool tail) {
   Tensor s = gather(log_softmax(x / temperature, -1), -1, top.ids.to(kInt64));
   Tensor t = top.log_probs.to(kFloat64);
-  const auto rest = [](const Tensor& l) {
-    return log(sum(exp(l), {-1}, true) * -1.0 + 1.0);
-  };
+  const auto rest = [](const Tensor& l) { return log(sum(exp(l), {-1}, true) * -1.0 + 1.0); };
   if (tail) {
     s = cat({s, rest(s)}, 1);
     t = cat({t, rest(t)}, 1);
@@ -181,8 +176,8 @@ Results results_of(const F& f) {
   x.set_requires_grad(true);
   w.set_requires_grad(true);
   LinearDivergence out = f(x, w);
-  const Tensor loss = sum(out.divergence * random({kRows}, 3)) +
-                      sum(out.log_probs * random({kRows}, 4));
+  const Tensor loss =
+      sum(out.divergence * random({kRows}, 3)) + sum(out.log_probs * random({kRows}, 4));
   const TensorList d = grad({loss}, {x, w});
   return {out.divergence.detach(), out.log_probs.detach(), out.entropy.detach(), d[0], d[1]};
 }
@@ -389,10 +384,9 @@ class DistilInEveryLayout : public ::testing::TestWithParam<Layout> {
     const testing::State* weights = from_model ? &teacher : nullptr;
     const Overrides overrides = joined(kStudent, more);
     const auto run_options = [&](const AllConfig& config) {
-      return testing::RunOptions{
-          .objective = [&config, &options, weights] {
-            return objective_of(config, options, weights);
-          }};
+      return testing::RunOptions{.objective = [&config, &options, weights] {
+        return objective_of(config, options, weights);
+      }};
     };
     const AllConfig one = small_config(overrides);
     const Reference& single = reference_run(overrides, run_options(one), name);

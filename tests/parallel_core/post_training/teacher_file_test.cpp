@@ -141,11 +141,13 @@ TEST_F(TeacherFiles, AppearWholeOrNotAtAll) {
   {
     TeacherFileWriter writer(path(), header_of(2), set);
     writer.write(0, values.top, values.own, 0);
-    EXPECT_THAT(message_of<ValueError>([&] { writer.finish(); }), HasSubstr("text 1 was not written"));
+    EXPECT_THAT(message_of<ValueError>([&] { writer.finish(); }),
+                HasSubstr("text 1 was not written"));
   }
   EXPECT_TRUE(std::filesystem::is_empty(std::filesystem::path(path()).parent_path()));
-  EXPECT_THAT(message_of<ValueError>([&] { TeacherFileWriter(path("no/file"), header_of(2), set); }),
-              HasSubstr("there is no folder"));
+  EXPECT_THAT(
+      message_of<ValueError>([&] { TeacherFileWriter(path("no/file"), header_of(2), set); }),
+      HasSubstr("there is no folder"));
 }
 
 TEST_F(TeacherFiles, SayWhatIsWrong) {
@@ -181,7 +183,9 @@ TEST_F(TeacherFiles, RefuseOtherStudents) {
   EXPECT_THAT(message_of<ValueError>([&] { check_teacher_file(file, same, 12); }),
               HasSubstr("has a vocabulary of 11 tokens, the student of 12"));
   EXPECT_THAT(
-      message_of<ValueError>([&] { check_teacher_file(file, {"byte", 10, ""}, kVocabulary); }),
+      message_of<ValueError>([&] {
+        check_teacher_file(file, {"byte", 10, ""}, kVocabulary);
+      }),
       ::testing::AllOf(HasSubstr("huggingface tokenizer of 10 ids (crc64 0123456789abcdef)"),
                        HasSubstr("byte tokenizer")));
 }
@@ -281,9 +285,9 @@ TEST(TopLogProbs, AreTheBestInOrderHoweverMany) {
                          }};
   const std::vector<int64_t> labels = {5, 0, 96};
   for (const int64_t k : {int64_t{1}, int64_t{4}, int64_t{40}, kColumns}) {
-    const ScoredTop found = top_log_probs(
-        head, tensor(labels, {3}),
-        {.k = k, .temperature = 2, .vocabulary = kColumns, .chunk_rows = 2}, {});
+    const ScoredTop found =
+        top_log_probs(head, tensor(labels, {3}),
+                      {.k = k, .temperature = 2, .vocabulary = kColumns, .chunk_rows = 2}, {});
     for (int64_t r = 0; r < 3; ++r) {
       const float* row = logits.data() + r * kColumns;
       double total = 0;

@@ -1,5 +1,6 @@
 // Distillation from end to end: `generate --logprobs K --to FILE`, and students that learn from the
 // file or from the model itself.
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 
@@ -44,13 +45,20 @@ class DistilTest : public HfTest {
     dir_.write("run.yaml", kRun);
   }
 
-  int store(const std::string& arguments) {
-    return generate("--checkpoint teacher --context 32 " + arguments);
+  static std::string on_ranks(const std::string& program, int ranks) {
+    return ranks == 1 ? program
+                      : std::string(TAPESTRY_MPIEXEC) + " --oversubscribe -n " +
+                            std::to_string(ranks) + " " + program;
   }
-  int distil(const std::string& output, const std::string& settings) {
-    return pretrain("--config_path run.yaml --set post_training_config.task=distil --set "
-                    "training_config.output_dir=" +
-                    output + " " + settings);
+  int store(const std::string& arguments, int ranks = 1) {
+    return run(on_ranks(TAPESTRY_GENERATE, ranks),
+               "--checkpoint teacher --threads 1 --context 32 " + arguments);
+  }
+  int distil(const std::string& output, const std::string& settings, int ranks = 1) {
+    return run(on_ranks(TAPESTRY_PRETRAIN_GPT, ranks),
+               "--config_path run.yaml --set post_training_config.task=distil --set "
+               "training_config.output_dir=" +
+                   output + " " + settings);
   }
   void expect_bad_file(const std::string& arguments, const std::string& part) {
     EXPECT_EQ(store(arguments), 2) << said();
@@ -74,8 +82,8 @@ TEST_F(DistilTest, AllStoredTokensTeachAsTheModelDoes) {
       << said();
   EXPECT_THAT(said(), HasSubstr("4 texts (0 answered by the model)"));
   for (const char* beta : {"0.0", "0.3", "1.0"}) {
-    const std::string same = setting("beta", beta) + setting("temperature", "1.5") +
-                             setting("data_loss_weight", "0.25");
+    const std::string same =
+        setting("beta", beta) + setting("temperature", "1.5") + setting("data_loss_weight", "0.25");
     const std::string name = std::string(beta);
     ASSERT_EQ(distil("model" + name, same + kModelTeacher), 0) << said();
     ASSERT_EQ(distil("file" + name, same + setting("teacher_log_probs", "all.safetensors")), 0)
@@ -99,12 +107,64 @@ TEST_F(DistilTest, AllStoredTokensTeachAsTheModelDoes) {
   }
 }
 
+TEST_F(DistilTest, LayoutsStoreAndLearnTheSame) {
+  const std::string same = "--prompts pairs.jsonl --logprobs 264 --to ";
+  ASSERT_EQ(store(same + "one"), 0) << said();
+  ASSERT_EQ(store(same + "tensor --tensor_parallel 2", 2), 0) << said();
+  ASSERT_EQ(store(same + "stages --pipeline_parallel 2", 2), 0) << said();
+  const post_training::TeacherFile one(dir_.file("one"));
+  for (const char* other : {"tensor", "stages"}) {
+    const post_training::TeacherFile file(dir_.file(other));
+    ASSERT_EQ(file.texts()->checksum(), one.texts()->checksum());
+    for (int64_t text = 0; text < one.texts()->size(); ++text) {
+      const auto probabilities = [&](const post_training::TeacherFile& from) {
+        const auto count = static_cast<size_t>(from.positions(text));
+        std::vector<int32_t> ids(count * kVocab);
+        std::vector<float> log_probs(ids.size());
+        std::vector<float> own(count);
+        from.read(text, 0, from.positions(text), kVocab, ids.data(), log_probs.data(), own.data());
+        std::vector<double> by_id(ids.size());
+        for (size_t i = 0; i < ids.size(); ++i) {
+          by_id[i / kVocab * kVocab + static_cast<size_t>(ids[i])] = log_probs[i];
+        }
+        return by_id;
+      };
+      const std::vector<double> expected = probabilities(one);
+      const std::vector<double> found = probabilities(file);
+      ASSERT_EQ(found.size(), expected.size());
+      for (size_t i = 0; i < found.size(); ++i) {
+        ASSERT_NEAR(found[i], expected[i], 2e-5) << other << " " << text << " " << i;
+      }
+    }
+  }
+  const std::string run = setting("beta", "0.5") + setting("data_loss_weight", "0.5");
+  ASSERT_EQ(distil("single", run + kModelTeacher), 0) << said();
+  const std::string parallel = "--set parallel_config.";
+  for (const auto& [name, settings] :
+       {std::pair{"tp", parallel + "tensor_model_parallel_size=2"},
+        std::pair{"pp", parallel + "pipeline_model_parallel_size=2"},
+        std::pair{"cp", parallel + "context_parallel_size=2"},
+        std::pair{"dp", std::string("--set dataset_config.batch_size=2")}}) {
+    for (const std::string& teacher : {kModelTeacher, setting("teacher_log_probs", "one")}) {
+      const std::string output =
+          std::string(name) + (teacher == kModelTeacher ? "_model" : "_file");
+      ASSERT_EQ(distil(output, run + teacher + settings, 2), 0) << said();
+      for (size_t i = 0; i < 2; ++i) {
+        for (const char* key : {"loss", "grad_norm", "divergence", "data_loss", "entropy"}) {
+          const double value = steps("single").at(i).at(key).get<double>();
+          EXPECT_NEAR(steps(output).at(i).at(key).get<double>(), value, 2e-5 * std::max(1.0, value))
+              << output << " step " << i + 1 << " " << key;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(DistilTest, StudentsLearn) {
   ASSERT_EQ(store("--prompts pairs.jsonl --logprobs 16 --to some.safetensors"), 0) << said();
   const std::string longer = "--set training_config.training_iters=25 " + setting("beta", "0.0");
   ASSERT_EQ(distil("model", longer + kModelTeacher), 0) << said();
-  ASSERT_EQ(distil("file", longer + setting("teacher_log_probs", "some.safetensors")), 0)
-      << said();
+  ASSERT_EQ(distil("file", longer + setting("teacher_log_probs", "some.safetensors")), 0) << said();
   for (const char* run : {"model", "file"}) {
     const std::vector<Json> steps = steps(run);
     EXPECT_LT(steps.back().at("loss").get<double>(), 0.7 * steps.front().at("loss").get<double>())
@@ -132,8 +192,8 @@ TEST_F(DistilTest, AModelAnswersPromptsItself) {
     ASSERT_TRUE(std::getline(lines, line));
     const Json answer = Json::parse(line);
     const auto ids = answer.at("tokens").get<std::vector<int32_t>>();
-    const auto stored = file.texts()->ids(text).subspan(
-        static_cast<size_t>(file.texts()->prompt_tokens(text)));
+    const auto stored =
+        file.texts()->ids(text).subspan(static_cast<size_t>(file.texts()->prompt_tokens(text)));
     ASSERT_GE(stored.size(), ids.size());
     EXPECT_TRUE(std::equal(ids.begin(), ids.end(), stored.begin()));
     for (size_t i = 0; i < ids.size(); ++i) {
