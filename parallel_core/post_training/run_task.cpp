@@ -4,6 +4,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/post_training/distil_task.h"
+#include "parallel_core/post_training/preference_task.h"
 
 namespace tapestry::post_training {
 
@@ -14,6 +15,9 @@ std::unique_ptr<RunTask> run_task(const AllConfig& config) {
   }
   if (task == "distil") {
     return std::make_unique<DistilTask>();
+  }
+  if (is_preference_task(task)) {
+    return std::make_unique<PreferenceTask>();
   }
   throw ValueError(concat("post_training_config.task ", task, ": is not built yet"));
 }

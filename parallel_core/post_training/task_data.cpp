@@ -34,7 +34,7 @@ LongSequences long_sequences_of(const AllConfig& config) {
   if (p.truncation_mode == "keep_end") {
     return LongSequences::kKeepEnd;
   }
-  return task == "dpo" ? LongSequences::kKeepStart : LongSequences::kKeepStartDropPrompts;
+  return LongSequences::kKeepStartDropPrompts;
 }
 
 const char* name_of(LongSequences how) {
@@ -186,10 +186,10 @@ class TaskDataRun {
     std::vector<ExchangedUnits> parts;
     auto order = std::make_shared<UnitOrder>(training_order());
     const auto part = [&](int64_t first, int64_t count, std::function<int64_t(int64_t)> of) {
-      check<ValueError>(count >= group, "post_training_config.task kto: a step takes ", group,
-                        " examples, whose completions are exchanged, but ",
-                        first == 0 ? kData : kValidationData, " has ", count,
-                        "; lower dataset_config.batch_size or micro_batch_num");
+      check<ValueError>(count > 1,
+                        "post_training_config.task kto: ", first == 0 ? kData : kValidationData,
+                        " has one example, whose completion cannot be exchanged with another's; "
+                        "add examples, or set post_training_config.loss_type: apo_zero_unpaired");
       parts.push_back({.first = first, .count = count, .order = std::move(of)});
     };
     part(0, examples_->train_units, [order](int64_t place) { return order->unit(place); });
@@ -204,7 +204,8 @@ class TaskDataRun {
   UnitOrder training_order() const {
     return {examples_->train_units, config_.dataset_config.shuffle.value_or(true),
             config_.training_config.seed,
-            *p_.task == "kto" ? EpochOrder::kOfFirst : EpochOrder::kOwn};
+            *p_.task == "kto" ? EpochOrder::kOfFirst : EpochOrder::kOwn,
+            internal::batch_of(config_)};
   }
 
   void take_up(const DataState* resumed) {
@@ -225,7 +226,7 @@ class TaskDataRun {
     if (conversations_ > 0) {
       task.chat_date = found_.chat_date;
     }
-    task.group = examples_->mismatched.size() > 0 ? internal::batch_of(config_) : 0;
+    task.group = internal::batch_of(config_);
     task.ids_crc64 = train_checksum_;
     internal::take_up(config_, resumed, use_, now, run_);
     run_.start = now.position;
@@ -237,9 +238,8 @@ class TaskDataRun {
     const int64_t train = examples_->train_units;
     const int64_t group = internal::batch_of(config_);
     const RowRoom room = row_room(config_, pad_id_);
-    const bool told_apart = examples_->mismatched.size() > 0 && depends_on_epoch(train, group);
-    run_.train = std::make_unique<UnitSource>(
-        set, training_order(), UnitSourceOptions{.room = room, .group = told_apart ? group : 0});
+    run_.train =
+        std::make_unique<UnitSource>(set, training_order(), UnitSourceOptions{.room = room});
     const int64_t validation = examples_->validation_units();
     if (validation == 0) {
       return;
@@ -350,13 +350,31 @@ int64_t most_tokens(const AllConfig& config) {
   return std::min(p.max_length.value_or(row), row);
 }
 
+namespace {
+
+// TRL's trainers of tasks without a reference average logits over whole rows, padding included,
+// without the last position in ORPO's. Where tokens go by a state in place of attention, they
+// cannot be kept from seeing padding.
+CountedPositions counted_positions(const AllConfig& config) {
+  const std::string& task = *config.post_training_config.task;
+  if (task != "orpo" && task != "cpo") {
+    return CountedPositions::kCompletions;
+  }
+  return has_recurrent_layers(config.model_config) ? CountedPositions::kSequences
+         : task == "orpo"                          ? CountedPositions::kPaddedRowsButLast
+                                                   : CountedPositions::kPaddedRows;
+}
+
+}  // namespace
+
 RowRoom row_room(const AllConfig& config, int64_t pad_id) {
   const ContextParallelLayout context = context_parallel_layout();
   const int64_t pieces =
       config.parallel_config.sequence_parallel ? get_tensor_model_parallel_world_size() : 1;
   return {.seq_length = config.model_config.seq_length,
           .unit = context.size == 1 ? pieces : context.chunks() * pieces,
-          .pad_id = pad_id};
+          .pad_id = pad_id,
+          .counted = counted_positions(config)};
 }
 
 TaskData open_task_data(const AllConfig& config,

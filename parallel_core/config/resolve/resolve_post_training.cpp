@@ -158,6 +158,7 @@ void resolve_post_training(Resolution& r) {
     resolve_teacher(r, p);
   }
   resolve_task_data(r);
+  resolve_preferences(r);
 }
 
 }  // namespace tapestry::config

@@ -110,11 +110,13 @@ class ReferenceTest : public ::testing::Test {
   void run(const AllConfig& configuration, int ranks = 1, bool overwrite = false) const {
     run_thread_ranks(ranks,
                      [&](const std::shared_ptr<ProcessGroup>& world) {
-                       pretrain(configuration, {.world = world,
-                                                .overwrite = overwrite,
-                                                .task = [](const AllConfig& /*config*/) {
-                                                  return std::make_unique<DislikeTask>();
-                                                }});
+                       PretrainOptions options;
+                       options.world = world;
+                       options.overwrite = overwrite;
+                       options.task = [](const AllConfig& /*config*/) {
+                         return std::make_unique<DislikeTask>();
+                       };
+                       pretrain(configuration, options);
                        destroy_model_parallel();
                      },
                      {.timeout_seconds = testing::kTestTimeout});
@@ -187,7 +189,7 @@ TEST_F(ReferenceTest, WithoutTheAdapterItIsTheBase) {
   run(config("base"));
   const Overrides lora = {"lora_config.use_lora=True", "lora_config.lora_rank=2",
                           "lora_config.lora_b_std=0.5",
-                          "lora_config.target_cells=['.*qkv_proj', '.*out_proj', '.*mlp.*']",
+                          "lora_config.lora_alpha=4",
                           "post_training_config.reference=adapter_off"};
   run(config("off", lora));
   expect_same_values("off", "base");
