@@ -4,7 +4,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/post_training/distil/distil_objective.h"
-#include "parallel_core/post_training/distil/teacher_data.h"
+#include "parallel_core/post_training/teacher_data.h"
 
 namespace tapestry::post_training {
 

@@ -80,10 +80,10 @@ class DivergenceWork {
         form_{options.logit_scale, options.logit_cap},
         group_(layout.size > 1 ? layout.group : nullptr),
         shard_(vocabulary_shard(options.vocabulary, layout.rank, layout.size)),
-        target_(std::move(target)),
-        all_labels_(labels.data<int64_t>(), labels.data<int64_t>() + labels.numel()) {
-    for (const int64_t label : all_labels_) {
-      labels_.push_back(column_of(label));
+        target_(std::move(target)) {
+    const auto* label = labels.data<int64_t>();
+    for (int64_t i = 0; i < labels.numel(); ++i) {
+      labels_.push_back(column_of(label[i]));
     }
   }
 
@@ -368,7 +368,6 @@ class DivergenceWork {
   ProcessGroup* group_;
   VocabularyShard shard_;
   DivergenceTarget target_;
-  std::vector<int64_t> all_labels_;
   std::vector<int64_t> labels_;  // columns of this rank, or -1
 };
 

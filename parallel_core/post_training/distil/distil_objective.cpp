@@ -1,12 +1,10 @@
 #include "parallel_core/post_training/distil/distil_objective.h"
 
-#include <numeric>
+#include <algorithm>
 #include <utility>
 
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/reduction.h"
-#include "parallel_core/comm/sum_over.h"
-#include "parallel_core/parallel_state.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 
 namespace tapestry::post_training {
@@ -23,15 +21,17 @@ DistilObjective::DistilObjective(const DistilOptions& options, std::unique_ptr<T
 }
 
 void DistilObjective::begin_step(ParallelModel& /*model*/,
-                                 int64_t /*step*/,
+                                 int64_t step,
                                  const std::vector<data::Batch>& micro_batches,
-                                 bool /*training*/) {
-  double own = 0;
+                                 bool training) {
+  std::vector<double> own = {0};
   for (const data::Batch& batch : micro_batches) {
-    own = std::accumulate(batch.loss_mask.begin(), batch.loss_mask.end(), own,
-                          [](double sum, float mask) { return sum + (mask > 0 ? 1 : 0); });
+    own[0] += static_cast<double>(std::count_if(batch.loss_mask.begin(), batch.loss_mask.end(),
+                                                [](float mask) { return mask > 0; }));
   }
-  tokens_ = model_parallel_is_initialized() ? sum_over(get_data_parallel_group(), own) : own;
+  sum_over_step(own);
+  tokens_ = own[0];
+  trained_.add_step(step, micro_batches, training);
   sums_.assign(3, 0.0);
   teacher_->begin_step(micro_batches);
 }
@@ -55,13 +55,12 @@ Tensor DistilObjective::part(int64_t /*micro_batch*/,
 NamedValues DistilObjective::finish_step() {
   std::vector<double> all = sums_;
   sum_over_pipeline(all);
-  if (model_parallel_is_initialized()) {
-    sum_over(get_data_parallel_group(), all);
-  }
+  sum_over_step(all);
   const double tokens = tokens_ > 0 ? tokens_ : 1;
   return {{"divergence", all[0] / tokens},
           {"data_loss", all[1] / tokens},
-          {"entropy", all[2] / tokens}};
+          {"entropy", all[2] / tokens},
+          {"num_tokens", trained_.total()}};
 }
 
 }  // namespace tapestry::post_training

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "parallel_core/post_training/distil/teacher.h"
+#include "parallel_core/post_training/preference/step_sums.h"
 #include "parallel_core/training/step/step_objective.h"
 
 namespace tapestry::post_training {
@@ -22,7 +23,7 @@ struct DistilOptions {
 /// trl/experimental/server_distillation.
 ///
 /// Measures divergence, data_loss and entropy, means over the same tokens at a temperature of 1 but
-/// for the divergence.
+/// for the divergence, and num_tokens, those that the run has trained on.
 class DistilObjective final : public StepObjective {
  public:
   DistilObjective(const DistilOptions& options, std::unique_ptr<Teacher> teacher);
@@ -40,7 +41,8 @@ class DistilObjective final : public StepObjective {
   std::unique_ptr<Teacher> teacher_;
   DivergenceRequest divergence_;
   TokenScoresRequest request_;
-  double tokens_ = 0;         // of the whole step
+  double tokens_ = 0;  // of the whole step
+  TrainedTokens trained_;
   std::vector<double> sums_;  // of this rank: divergence, cross entropy, entropy
 };
 

@@ -14,6 +14,12 @@
 
 namespace tapestry::post_training {
 
+namespace {
+
+constexpr float kLargestLogProb = 1e-5F;  // rounding may leave a sure token a little above 0
+
+}  // namespace
+
 int64_t scored_positions(int64_t tokens, int64_t prompt) {
   return std::max<int64_t>(tokens - std::max<int64_t>(prompt, 1), 0);
 }
@@ -121,22 +127,29 @@ int64_t TeacherFile::positions(int64_t text) const {
 void TeacherFile::check_row(int64_t text,
                             int64_t position,
                             const int32_t* ids,
-                            const float* log_probs) const {
+                            const float* log_probs,
+                            std::vector<uint8_t>& seen) const {
   const auto place = [&] { return concat(path(), ": text ", text, ", position ", position); };
   const int64_t k = header_.top_k;
-  std::vector<int32_t> sorted(ids, ids + k);
-  std::sort(sorted.begin(), sorted.end());
-  check<IndexError>(sorted.front() >= 0 && sorted.back() < header_.vocab_size, place(),
-                    ": has the id ", sorted.front() < 0 ? sorted.front() : sorted.back(),
-                    ", outside of the vocabulary of ", header_.vocab_size);
-  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  check<ValueError>(twice == sorted.end(), place(), ": has the id ",
-                    twice == sorted.end() ? 0 : *twice, " twice");
   for (int64_t j = 0; j < k; ++j) {
-    // Rounding may leave a sure token a little above 0.
-    check<ValueError>(log_probs[j] <= 1e-5F, place(), ": ", log_probs[j], " is no log-probability");
-    check<ValueError>(j == 0 || log_probs[j] <= log_probs[j - 1], place(),
-                      ": the likeliest tokens are not in their order");
+    if (ids[j] < 0 || ids[j] >= header_.vocab_size) {
+      throw IndexError(concat(place(), ": has the id ", ids[j], ", outside of the vocabulary of ",
+                              header_.vocab_size));
+    }
+    uint8_t& is_seen = seen[static_cast<size_t>(ids[j])];
+    if (is_seen != 0) {
+      throw ValueError(concat(place(), ": has the id ", ids[j], " twice"));
+    }
+    is_seen = 1;
+    if (!(log_probs[j] <= kLargestLogProb)) {
+      throw ValueError(concat(place(), ": ", log_probs[j], " is no log-probability"));
+    }
+    if (j > 0 && log_probs[j] > log_probs[j - 1]) {
+      throw ValueError(concat(place(), ": the likeliest tokens are not in their order"));
+    }
+  }
+  for (int64_t j = 0; j < k; ++j) {
+    seen[static_cast<size_t>(ids[j])] = 0;
   }
 }
 
@@ -159,11 +172,15 @@ void TeacherFile::read(int64_t text,
   reader_.read_bytes("top_ids", row * width * 4, rows * width * 4, all_ids.data());
   reader_.read_bytes("top_log_probs", row * width * 4, rows * width * 4, all_log_probs.data());
   reader_.read_bytes("log_probs", row * 4, rows * 4, own);
+  std::vector<uint8_t> seen(static_cast<size_t>(header_.vocab_size), 0);
   for (size_t r = 0; r < rows; ++r) {
-    check_row(text, first + static_cast<int64_t>(r), &all_ids[r * width],
-              &all_log_probs[r * width]);
-    check<ValueError>(own[r] <= 1e-5F, path(), ": text ", text, ", position ",
-                      first + static_cast<int64_t>(r), ": ", own[r], " is no log-probability");
+    check_row(text, first + static_cast<int64_t>(r), &all_ids[r * width], &all_log_probs[r * width],
+              seen);
+    if (!(own[r] <= kLargestLogProb)) {
+      throw ValueError(concat(path(), ": text ", text, ", position ",
+                              first + static_cast<int64_t>(r), ": ", own[r],
+                              " is no log-probability"));
+    }
     std::copy_n(&all_ids[r * width], k, ids + static_cast<int64_t>(r) * k);
     std::copy_n(&all_log_probs[r * width], k, log_probs + static_cast<int64_t>(r) * k);
   }

@@ -82,7 +82,12 @@ class TeacherFile {
  private:
   void read_header();
   void read_texts();
-  void check_row(int64_t text, int64_t position, const int32_t* ids, const float* log_probs) const;
+  // `seen` has an entry for each id, all false before and afterwards.
+  void check_row(int64_t text,
+                 int64_t position,
+                 const int32_t* ids,
+                 const float* log_probs,
+                 std::vector<uint8_t>& seen) const;
 
   SafetensorsReader reader_;
   TeacherFileHeader header_;

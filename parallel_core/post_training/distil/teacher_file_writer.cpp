@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -89,9 +91,7 @@ struct TeacherFileWriter::Parts {
     written.resize(static_cast<size_t>(set.size()));
     const fs::path place(path);
     temporary =
-        (place.parent_path() / concat(".", place.filename().string(), ".tmp-logprobs")).string();
-    std::error_code none;
-    fs::remove(temporary, none);  // of a run that was killed
+        (place.parent_path() / concat(".", place.filename().string(), ".tmp-", getpid())).string();
     create_range_file(temporary, plan.file_size);
     name = TemporaryName(temporary);
     for (std::unique_ptr<RangeFile>* file : {&beginning, &ids, &log_probs, &own}) {

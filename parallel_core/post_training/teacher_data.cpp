@@ -1,4 +1,4 @@
-#include "parallel_core/post_training/distil/teacher_data.h"
+#include "parallel_core/post_training/teacher_data.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -102,7 +102,9 @@ TeacherData open_teacher_data(const AllConfig& config, DataUse use, const DataSt
   const int64_t pad = d.pad_token_id.value_or(
       std::max<int64_t>(tokenizer->pad_id() >= 0 ? tokenizer->pad_id() : eod, 0));
   run.train = std::make_unique<UnitSource>(
-      texts.set, UnitOrder(texts.set->units(), run.opened.shuffle, config.training_config.seed),
+      texts.set,
+      UnitOrder(texts.set->units(), run.opened.shuffle, config.training_config.seed,
+                EpochOrder::kOwn, internal::batch_of(config)),
       row_room(config, pad));
   if (eod >= 0) {
     run.trained_ends.push_back(eod);
