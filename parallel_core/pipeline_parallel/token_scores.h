@@ -1,9 +1,44 @@
 // What a model tells of single tokens, for losses that are more than a mean of cross entropies.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <variant>
+#include <vector>
+
 #include "autograd/tensor/tensor.h"
 
 namespace tapestry {
+
+/// The tokens of a micro-batch whose label counts, those of this rank in the order of its hidden
+/// states, before the head has made logits of them. Refers to the model.
+struct HeadRows {
+  int64_t count = 0;
+  std::function<Tensor(int64_t begin, int64_t end)> logits;  ///< [end - begin, own columns]
+};
+
+/// The likeliest tokens of `count` positions. Of entries with log-probability -infinity there is
+/// nothing known.
+struct TopLogProbs {
+  Tensor ids;        ///< int32 [count, k], in a row all different
+  Tensor log_probs;  ///< float32 [count, k]
+};
+
+/// A distribution for each token that counts.
+using DivergenceTarget = std::variant<HeadRows, TopLogProbs>;
+
+/// Of the model's distributions, softmax(logits / temperature), from those of a teacher: see
+/// kernels/row_divergence.h, and linear_divergence.h for the likeliest tokens alone.
+struct DivergenceRequest {
+  double temperature = 1;
+  double beta = 0;       ///< 0: forward, 1: reverse
+  bool add_tail = true;  ///< the tokens beside the likeliest are one more entry
+  /// What tokens of a micro-batch are held against, given their positions row * S + column in whole
+  /// rows. Logits have as many columns as the model's own on this rank.
+  std::function<DivergenceTarget(int64_t micro_batch, const std::vector<int64_t>& positions)>
+      target;
+};
 
 /// What is wanted beside the log-probabilities.
 struct TokenScoresRequest {
@@ -15,6 +50,10 @@ struct TokenScoresRequest {
   bool square_sums = false;
   /// Of a model that ends in a score head, which knows nothing else of its tokens.
   bool values = false;
+  /// With a gradient; then log_probs and entropy come with it, of a temperature of 1 and without a
+  /// gradient of the entropy, and nothing else does. Outlives the request.
+  const DivergenceRequest* divergence = nullptr;
+  bool head_rows = false;  ///< nothing but these
   /// False: none has a gradient, and nothing is kept for backward.
   bool gradients = true;
 };
@@ -32,6 +71,8 @@ struct TokenScores {
   /// What the score head gives each token of a row, with a gradient; the mask has no say. That of a
   /// text is the value of its last token.
   Tensor values;
+  Tensor divergence;   ///< from DivergenceRequest::target
+  std::optional<HeadRows> head_rows;
 };
 
 }  // namespace tapestry

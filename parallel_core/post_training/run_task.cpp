@@ -3,6 +3,7 @@
 #include <string>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/post_training/distil_task.h"
 #include "parallel_core/post_training/grpo_task.h"
 #include "parallel_core/post_training/preference_task.h"
 #include "parallel_core/post_training/reward_task.h"
@@ -23,6 +24,9 @@ std::unique_ptr<RunTask> run_task(const AllConfig& config) {
                       "name prompts with data for the policy to answer, or stored completions with "
                       "rollouts");
     return std::make_unique<GrpoTask>(p.rollouts ? stored_rollouts() : sampled_rollouts());
+  }
+  if (task == "distil") {
+    return std::make_unique<DistilTask>();
   }
   if (is_preference_task(task)) {
     return std::make_unique<PreferenceTask>();

@@ -107,6 +107,7 @@ PipelineWork pipeline_work(
     ModelInput input =
         to_model_input(batch, model.sequence_unit(), at_the_end ? model.tokens_ahead() : 0);
     input.scores = scores;
+    input.micro_batch = i;
     input.chunk = chunk;
     input.hidden = hidden;
     ModelOutput output = model(input);
