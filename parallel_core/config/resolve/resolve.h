@@ -76,5 +76,6 @@ void resolve_schedule(Resolution& resolution);
 void resolve_tensorboard(Resolution& resolution);
 void resolve_monitor(Resolution& resolution);
 void resolve_post_training(Resolution& resolution);
+void resolve_one_order(Resolution& resolution);
 
 }  // namespace tapestry::config
