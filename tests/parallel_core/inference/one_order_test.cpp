@@ -19,7 +19,6 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/inference/generation.h"
-#include "parallel_core/parameter_ranks.h"
 #include "parallel_core/post_training/rows/pack_sequences.h"
 #include "parallel_core/training/step/forward_step.h"
 #include "tests/parallel_core/model_families.h"
@@ -193,10 +192,10 @@ void expect_same(const std::vector<Sampled>& texts,
 /// the vocabulary is summed by itself.
 std::vector<float> log_probs_of(const Tensor& logits,
                                 const std::vector<int64_t>& labels,
-                                double temperature) {
+                                double temperature,
+                                int ranks) {
   const int64_t rows = logits.size(0) * logits.size(1);
   const int64_t vocabulary = logits.size(2);
-  const int ranks = tensor_parallel_layout().size;
   const Tensor scores = empty({ranks, rows, kernels::kRowScores}, kFloat64);
   ScoredColumns columns;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -222,7 +221,10 @@ std::vector<float> log_probs_of(const Tensor& logits,
 }
 
 /// The log-probabilities that losses are made of are those of the logits, with a gradient.
-void expect_scores_of_logits(ParallelModel& model, const data::Batch& batch, const Tensor& logits) {
+void expect_scores_of_logits(ParallelModel& model,
+                             const data::Batch& batch,
+                             const Tensor& logits,
+                             int ranks) {
   constexpr double kTemperature = 0.7;
   const TokenScoresRequest wanted = {.temperature = kTemperature};
   ModelInput input = to_model_input(batch, model.sequence_unit());
@@ -230,7 +232,7 @@ void expect_scores_of_logits(ParallelModel& model, const data::Batch& batch, con
   const std::optional<TokenScores> scores = model(input).scores;
   ASSERT_TRUE(scores);
   const std::vector<float> found = scores->log_probs.to_vector<float>();
-  const std::vector<float> expected = log_probs_of(logits, batch.labels, kTemperature);
+  const std::vector<float> expected = log_probs_of(logits, batch.labels, kTemperature, ranks);
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) {
     ASSERT_EQ(found[i], batch.loss_mask[i] > 0 ? expected[i] : 0) << "token " << i;
@@ -253,7 +255,7 @@ void at_every_level(const Check& check) {
 }
 
 /// Samples in several ways, and trains in several.
-void check_model(ParallelModel& model) {
+void check_model(ParallelModel& model, int ranks) {
   const OneOrderScope scope;
   const std::vector<Sampled> texts = sampled(model, {.batch_size = 3, .prefill_tokens = 4});
   for (const GenerationBatch& batch :
@@ -273,7 +275,7 @@ void check_model(ParallelModel& model) {
     const data::Batch batch = packed(texts, order, packing, model.sequence_unit());
     const Tensor logits = training_logits(model, batch);
     expect_same(texts, recorded_of(logits, batch, texts));
-    expect_scores_of_logits(model, batch, logits);
+    expect_scores_of_logits(model, batch, logits, ranks);
     std::reverse(order.begin(), order.end());
   }
 }
@@ -289,7 +291,7 @@ TEST_P(SampledAndTrained, HaveTheSameBits) {
   const Overrides overrides = joined(GetParam().family.overrides, in(GetParam().dtype));
   const auto model = testing::model_with(small_config(overrides), weights_of(overrides));
   ASSERT_TRUE(model->takes_cache());
-  at_every_level([&] { check_model(*model); });
+  at_every_level([&] { check_model(*model, 1); });
 }
 
 std::vector<Case> cases() {
@@ -334,7 +336,7 @@ TEST_P(SampledAndTrainedOnRanks, HaveTheSameBits) {
       sizes.tensor_model_parallel_size = static_cast<int>(layout.tensor);
       testing::run_parallel(static_cast<int>(layout.tensor), sizes, [&] {
         const auto model = testing::model_with(config, start);
-        check_model(*model);
+        check_model(*model, static_cast<int>(layout.tensor));
       });
     }
   }
