@@ -673,6 +673,7 @@ void resolve(Resolution& r) {
   resolve_tensorboard(r);
   resolve_monitor(r);
   resolve_post_training(r);
+  resolve_one_order(r);
 }
 
 }  // namespace tapestry::config

@@ -80,5 +80,6 @@ void resolve_post_training(Resolution& resolution);
 void resolve_preferences(Resolution& resolution);
 void resolve_task_data(Resolution& resolution);
 void resolve_grpo(Resolution& resolution);
+void resolve_one_order(Resolution& resolution);
 
 }  // namespace tapestry::config

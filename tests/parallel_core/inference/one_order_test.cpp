@@ -11,11 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/row_scores.h"
+#include "autograd/ops/linear_score_rows.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
-#include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/inference/generation.h"
 #include "parallel_core/post_training/rows/pack_sequences.h"
@@ -187,8 +188,43 @@ void expect_same(const std::vector<Sampled>& texts,
   }
 }
 
-/// The log-probabilities of TokenScores, and those that the rows of logits give by the same kernel.
-void expect_scores_of_logits(ParallelModel& model, const data::Batch& batch, const Tensor& logits) {
+/// Log-probabilities of labels by the rows of logits, as TokenScores has them: each rank's part of
+/// the vocabulary is summed by itself.
+std::vector<float> log_probs_of(const Tensor& logits,
+                                const std::vector<int64_t>& labels,
+                                double temperature,
+                                int ranks) {
+  const int64_t rows = logits.size(0) * logits.size(1);
+  const int64_t vocabulary = logits.size(2);
+  const Tensor scores = empty({ranks, rows, kernels::kRowScores}, kFloat64);
+  ScoredColumns columns;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const VocabularyShard shard = vocabulary_shard(vocabulary, rank, ranks);
+    columns = {vocabulary, shard.first, shard.rows, shard.valid};
+    const Tensor own = dense(logits.slice(2, shard.first, shard.first + shard.valid));
+    std::vector<int64_t> own_labels = labels;
+    for (int64_t& label : own_labels) {
+      label = label >= shard.first && label < shard.first + shard.valid ? label - shard.first : -1;
+    }
+    kernels::row_scores({.shape = {.rows = rows,
+                                   .vocab = shard.valid,
+                                   .valid_vocab = shard.valid,
+                                   .temperature = temperature},
+                         .logits = own.raw(),
+                         .labels = own_labels.data(),
+                         .scores = scores.data<double>() + rank * rows * kernels::kRowScores});
+  }
+  const LinearScoreRows all({.temperature = temperature}, columns, tensor(labels, {rows}));
+  return all.combine(scores, kFloat32)
+      .scores.slice(0, kScoreOfLabel, kScoreOfLabel + 1)
+      .to_vector<float>();
+}
+
+/// The log-probabilities that losses are made of are those of the logits, with a gradient.
+void expect_scores_of_logits(ParallelModel& model,
+                             const data::Batch& batch,
+                             const Tensor& logits,
+                             int ranks) {
   constexpr double kTemperature = 0.7;
   const TokenScoresRequest wanted = {.temperature = kTemperature};
   ModelInput input = to_model_input(batch, model.sequence_unit());
@@ -196,29 +232,30 @@ void expect_scores_of_logits(ParallelModel& model, const data::Batch& batch, con
   const std::optional<TokenScores> scores = model(input).scores;
   ASSERT_TRUE(scores);
   const std::vector<float> found = scores->log_probs.to_vector<float>();
-  const int64_t rows = logits.size(0) * logits.size(1);
-  const std::vector<int64_t> labels(batch.labels.begin(), batch.labels.end());
-  ASSERT_EQ(static_cast<int64_t>(labels.size()), rows);
-  std::vector<double> of_rows(static_cast<size_t>(rows * kernels::kRowScores));
-  kernels::row_scores({.shape = {.rows = rows,
-                                 .vocab = logits.size(2),
-                                 .valid_vocab = logits.size(2),
-                                 .temperature = kTemperature},
-                       .logits = logits.raw(),
-                       .labels = labels.data(),
-                       .scores = of_rows.data()});
+  const std::vector<float> expected = log_probs_of(logits, batch.labels, kTemperature, ranks);
+  ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) {
-    if (batch.loss_mask[i] > 0) {
-      const double* own = of_rows.data() + i * kernels::kRowScores;
-      ASSERT_EQ(found[i],
-                static_cast<float>(own[kernels::kScoreLabel] - own[kernels::kScoreLogSum]))
-          << "token " << i;
+    ASSERT_EQ(found[i], batch.loss_mask[i] > 0 ? expected[i] : 0) << "token " << i;
+  }
+  sum(scores->log_probs).backward();
+}
+
+template <class Check>
+void at_every_level(const Check& check) {
+  const CpuLevel before = cpu_level();
+  for (const CpuLevel level : {CpuLevel::kPortable, CpuLevel::kAvx2, CpuLevel::kAvx512,
+                               CpuLevel::kAvx512Bf16, CpuLevel::kAmx}) {
+    if (level <= detected_cpu_level() && is_compiled(level)) {
+      SCOPED_TRACE(name_of(level));
+      set_cpu_level(level);
+      check();
     }
   }
+  set_cpu_level(before);
 }
 
 /// Samples in several ways, and trains in several.
-void check_model(ParallelModel& model, bool scores) {
+void check_model(ParallelModel& model, int ranks) {
   const OneOrderScope scope;
   const std::vector<Sampled> texts = sampled(model, {.batch_size = 3, .prefill_tokens = 4});
   for (const GenerationBatch& batch :
@@ -237,12 +274,8 @@ void check_model(ParallelModel& model, bool scores) {
     SCOPED_TRACE(packing ? "packed" : "a row for each");
     const data::Batch batch = packed(texts, order, packing, model.sequence_unit());
     const Tensor logits = training_logits(model, batch);
-    EXPECT_TRUE(logits.requires_grad());
     expect_same(texts, recorded_of(logits, batch, texts));
-    if (scores) {
-      expect_scores_of_logits(model, batch, logits.detach());
-    }
-    sum(logits).backward();
+    expect_scores_of_logits(model, batch, logits, ranks);
     std::reverse(order.begin(), order.end());
   }
 }
@@ -258,7 +291,7 @@ TEST_P(SampledAndTrained, HaveTheSameBits) {
   const Overrides overrides = joined(GetParam().family.overrides, in(GetParam().dtype));
   const auto model = testing::model_with(small_config(overrides), weights_of(overrides));
   ASSERT_TRUE(model->takes_cache());
-  check_model(*model, /*scores=*/true);
+  at_every_level([&] { check_model(*model, 1); });
 }
 
 std::vector<Case> cases() {
@@ -303,7 +336,7 @@ TEST_P(SampledAndTrainedOnRanks, HaveTheSameBits) {
       sizes.tensor_model_parallel_size = static_cast<int>(layout.tensor);
       testing::run_parallel(static_cast<int>(layout.tensor), sizes, [&] {
         const auto model = testing::model_with(config, start);
-        check_model(*model, /*scores=*/false);
+        check_model(*model, static_cast<int>(layout.tensor));
       });
     }
   }
