@@ -71,7 +71,7 @@ struct TokenScores {
   /// What the score head gives each token of a row, with a gradient; the mask has no say. That of a
   /// text is the value of its last token.
   Tensor values;
-  Tensor divergence;   ///< from DivergenceRequest::target
+  Tensor divergence;  ///< from DivergenceRequest::target
   std::optional<HeadRows> head_rows;
 };
 

@@ -34,7 +34,8 @@ std::unique_ptr<RunTask> run_task(const AllConfig& config) {
   if (task == "reward") {
     return std::make_unique<RewardTask>();
   }
-  throw ValueError(concat("post_training_config.task ", task, ": is not built yet"));
+  throw ValueError(concat("post_training_config.task ", task,
+                          " is not known; expected dpo, kto, orpo, cpo, reward, distil or grpo"));
 }
 
 }  // namespace tapestry::post_training
