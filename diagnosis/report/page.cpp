@@ -372,6 +372,18 @@ std::string config_html(const std::vector<RunRecord>& runs) {
                 config_table(runs, all), "</details>\n");
 }
 
+std::string samples_of_runs(const std::vector<RunRecord>& runs) {
+  std::string html;
+  for (size_t run = 0; run < runs.size(); ++run) {
+    const std::string table = samples_html(runs[run].samples);
+    if (!table.empty()) {
+      html += concat("<details open><summary>", named(runs, run), "Last sampled</summary>\n", table,
+                     "</details>\n");
+    }
+  }
+  return html.empty() ? html : "<h2>Samples</h2>\n" + html;
+}
+
 std::string notes_html(const std::vector<RunRecord>& runs) {
   std::string html;
   for (size_t run = 0; run < runs.size(); ++run) {
@@ -416,8 +428,8 @@ std::string report_page(const std::vector<RunRecord>& runs, const PageOptions& o
   html += legend_html(runs) + "<h2>Training</h2>\n" + charts_html(charts.main);
   const std::string more = charts_html(charts.more);
   html += more.empty() ? more : "<h2>More numbers</h2>\n" + more;
-  html += health_html(runs) + tables_html(runs) + memory_html(runs) + config_html(runs) +
-          notes_html(runs);
+  html += samples_of_runs(runs) + health_html(runs) + tables_html(runs) + memory_html(runs) +
+          config_html(runs) + notes_html(runs);
   return concat(html, "</main>\n<footer>", escape_markup(options.made), "</footer>\n<script>\n",
                 page_script(), "</script>\n</body>\n</html>\n");
 }

@@ -67,6 +67,7 @@ class ChartMaker {
   LineChart throughput() const;
   LineChart memory() const;
   LineChart loss_scale() const;
+  bool has_task() const;
   LineChart bubble() const;
   void add_others(std::vector<LineChart>& charts) const;
 
@@ -193,7 +194,7 @@ void ChartMaker::add_marks(LineChart& to) const {
 }
 
 LineChart ChartMaker::loss() const {
-  LineChart made = chart("Loss", "per token");
+  LineChart made = chart("Loss", has_task() ? "" : "per token");
   made.wide = true;
   add_noisy(made, "training", [](const RunRecord& run) { return column(run, "loss"); });
   for (size_t run = 0; run < runs_.size(); ++run) {
@@ -206,6 +207,16 @@ LineChart ChartMaker::loss() const {
   }
   add_marks(made);
   return made;
+}
+
+// Whether a run minimises something else than the mean loss of its tokens.
+bool ChartMaker::has_task() const {
+  return std::any_of(runs_.begin(), runs_.end(), [](const RunRecord& run) {
+    return std::any_of(run.config.begin(), run.config.end(), [](const ConfigEntry& entry) {
+      return entry.section == "post_training_config" && entry.key == "task" &&
+             entry.value != "null";
+    });
+  });
 }
 
 LineChart ChartMaker::learning_rate() const {
@@ -299,6 +310,9 @@ void ChartMaker::add_others(std::vector<LineChart>& charts) const {
         const size_t slash = title.rfind('/');
         name = "rank " + title.substr(slash + 1);
         title = title.substr(kRanks.size(), slash - kRanks.size()) + " of each rank";
+      } else if (const size_t slash = title.find('/'); slash != std::string::npos) {
+        name = title.substr(slash + 1);  // what a task measures: rewards/chosen, rewards/rejected
+        title.resize(slash);
       }
       const auto place = places.emplace(title, charts.size()).first->second;
       if (place == charts.size()) {

@@ -227,6 +227,7 @@ void read_folder(RunRecord& run) {
       run.notes.push_back(concat("its configuration cannot be read: ", error.what()));
     }
   }
+  run.samples = read_last_samples((fs::path(run.folder) / "samples.jsonl").string());
   const fs::path health = health_file(run);
   if (const std::optional<std::string> text = read_text(health)) {
     std::string note;

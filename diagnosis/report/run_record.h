@@ -9,6 +9,7 @@
 
 #include "diagnosis/report/envelope.h"
 #include "diagnosis/report/run_config.h"
+#include "diagnosis/report/samples.h"
 
 namespace tapestry::report {
 
@@ -46,6 +47,7 @@ struct RunRecord {
   std::vector<int64_t> skipped;
   std::vector<CheckpointHealth> health;  ///< in the order of the file, the last word on each
   std::vector<ConfigEntry> config;       ///< empty: not known
+  LastSamples samples;                   ///< of a run that samples completions
   std::vector<std::string> notes;        ///< what was left out, in words
 
   /// The column, or none.

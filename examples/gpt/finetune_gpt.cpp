@@ -42,6 +42,13 @@ po::options_description describe_options() {
     options.add_options()(name, po::value<double>()->value_name(value), doc);
   };
   text("from_hf", "DIR", "folder of the Hugging Face model, or a GGUF file");
+  text(
+      "task", "TASK",
+      "learn preferences (dpo, kto, orpo, cpo), a reward, from a teacher (distil) or by sampling "
+      "(grpo) in place of the examples' answers; its keys by --set post_training_config.KEY=VALUE");
+  text("reference", "DIR", "of dpo, kto, grpo: a folder, or adapter_off (the model at the start)");
+  text("teacher", "DIR", "of distil: the model to learn from");
+  texts("reward", "KIND: ARG", "of grpo: what rewards a completion, as reward_funcs");
   texts("data", "FILE",
         "examples, a JSON object a line: files, folders, patterns; or weights and files in turn");
   options.add_options()("skip_bad_lines", "leave out lines that cannot be read, and list them");
@@ -58,9 +65,10 @@ po::options_description describe_options() {
   texts("lora_targets", "REGEX", "matrices that get one, by name (all of the layers)");
   options.add_options()("int8", "keep the frozen matrices in blocks of 8 bits a number (Q8_0)");
   options.add_options()("int4", "keep them in blocks of 4 bits a number (Q4_0)");
-  number("epochs", "N", "times that the examples are read (3)");
-  real("learning_rate", "X", "2e-4 for an adapter, 2e-5 for all weights");
-  number("batch_rows", "N", "rows of an update (8; fewer where examples are few)");
+  number("epochs", "N", "times that the examples are read (3; 1 with --task)");
+  real("learning_rate", "X", "2e-4 for an adapter, 2e-5 for all weights; by task");
+  number("batch_rows", "N",
+         "rows of an update (8; fewer where examples are few); of a task pairs or completions");
   number("seq_length", "N", "tokens of a row (as the longest example needs, at most 2048)");
   number("seed", "N", "of everything random (1234)");
   options.add_options()("set", po::value<Words>()->composing()->value_name("KEY=VALUE"),
@@ -122,6 +130,13 @@ FinetuneOptions options_of(const po::variables_map& arguments) {
     }
   };
   take("from_hf", r.from_hf);
+  take("task", r.task);
+  take("reference", r.reference);
+  take("teacher", r.teacher);
+  take("reward", r.reward_funcs);
+  if (!r.task.empty()) {
+    r.epochs = 1;
+  }
   take("data", r.data);
   take("validation_data", r.validation_data);
   take("validation_share", r.validation_share);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -33,6 +34,7 @@ namespace tapestry {
 
 namespace {
 
+constexpr int64_t kMostTaskLength = 1024;
 constexpr int64_t kMostSeqLength = 2048;  // of rows whose length nobody has chosen
 
 bool is_first(const FinetuneOptions& options) { return options.world->rank() == 0; }
@@ -144,6 +146,14 @@ AllConfig configuration(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
                                 {.overrides = recipe.overrides});
 }
 
+// The data that a configuration trains on.
+RunData data_of(const AllConfig& config, const FinetuneOptions& options) {
+  const std::unique_ptr<RunTask> task = post_training::run_task(config);
+  return task != nullptr
+             ? task->open_data(config, *options.world, DataUse::kTraining, /*resumed=*/nullptr)
+             : open_data(config, *options.world);
+}
+
 // What the model's config.json says.
 RecipeFacts facts_of(const FinetuneRecipe& recipe) {
   const HfConfig hf = read_hf_config(recipe.from_hf);
@@ -176,8 +186,9 @@ RecipeFacts facts_of(const FinetuneRecipe& recipe) {
       facts.base_blocks = base_blocks(GgufWeights(recipe.from_hf));
     }
   }
-  const int64_t most =
-      facts.positions > 0 ? std::min(facts.positions, kMostSeqLength) : kMostSeqLength;
+  // Rows of tasks are as short as their sequences allow; those are TRL's max_length at most.
+  const int64_t usual = recipe.task.empty() ? kMostSeqLength : kMostTaskLength;
+  const int64_t most = facts.positions > 0 ? std::min(facts.positions, usual) : usual;
   facts.seq_length = recipe.seq_length.value_or(most);
   return facts;
 }
@@ -252,6 +263,20 @@ void choose_updates(const FinetuneOptions& options,
   if (is_first(options)) {
     are_few ? log_warning(text) : log_info(text);
   }
+}
+
+// The same of a task, whose pairs, examples or completions each belong to one update.
+void choose_task_updates(const FinetuneOptions& options,
+                         const FinetuneRecipe& recipe,
+                         RecipeFacts& facts) {
+  facts.batch_rows = derived_task_batch(recipe, facts.data_parallel_size).update;
+  facts.has_validation = !recipe.validation_data.empty();
+  const RunData data = data_of(configuration(recipe, facts), options);
+  const int64_t units = data::batches_until_epoch(*data.train, 0, /*batch=*/1, recipe.epochs);
+  facts.training_iters = updates_for(units, facts.batch_rows);
+  say(options, concat("updates    ", facts.training_iters, " of ", facts.batch_rows, ": ", units,
+                      recipe.task == "grpo" ? " completions in " : " in ", recipe.epochs,
+                      recipe.epochs == 1 ? " epoch" : " epochs"));
 }
 
 std::string losses_text(const FinetuneSummary& summary) {
@@ -356,11 +381,15 @@ FinetuneSummary finetune(const FinetuneOptions& options) {
 
   FinetuneSummary summary;
   // How long the examples are decides the rows, and these the number of updates.
-  if (!recipe.seq_length) {
+  if (!recipe.seq_length && recipe.task.empty()) {
     const RunData data = open_data(configuration(recipe, facts), *options.world);
     facts.seq_length = derived_seq_length(longest_example(data), facts.seq_length);
   }
-  choose_updates(options, recipe, facts);
+  if (recipe.task.empty()) {
+    choose_updates(options, recipe, facts);
+  } else {
+    choose_task_updates(options, recipe, facts);
+  }
   summary.updates = facts.training_iters;
   config = configuration(recipe, facts);
   const int64_t available = available_memory() / options.ranks_on_host;
@@ -373,7 +402,7 @@ FinetuneSummary finetune(const FinetuneOptions& options) {
     say(options, memory_report(recipe, facts, config, available));
     return summary;
   }
-  const RunData data = open_data(config, *options.world);
+  const RunData data = data_of(config, options);
   PretrainOptions training{.run_cmd = options.run_cmd,
                            .stop_requested = options.stop_requested,
                            .go_on = "pretrain_gpt --resume " + recipe.output_dir,
@@ -387,7 +416,8 @@ FinetuneSummary finetune(const FinetuneOptions& options) {
                            .task = post_training::run_task};
   training.observers.push_back(
       [&](TrainOneStepCell& cell) { return std::make_unique<WeightsWatch>(cell, options.world); });
-  if (data.validation != nullptr) {
+  const bool is_measured = data.validation != nullptr && recipe.task.empty();
+  if (is_measured) {
     training.observers.push_back([&](TrainOneStepCell& cell) {
       return std::make_unique<LossesAround>(cell, config, *data.validation, summary);
     });
@@ -397,7 +427,9 @@ FinetuneSummary finetune(const FinetuneOptions& options) {
   if (summary.stopped_on_request) {
     return summary;
   }
-  say(options, losses_text(summary));
+  if (recipe.task.empty()) {
+    say(options, losses_text(summary));
+  }
   if (data.opened.examples && !data.opened.examples->chat_date.empty()) {
     config.dataset_config.chat_date = data.opened.examples->chat_date;  // also where it is answered
   }
@@ -406,7 +438,7 @@ FinetuneSummary finetune(const FinetuneOptions& options) {
       return;
     }
     const TunedModel tuned(config, chat_template_of(config, data));
-    if (data.validation != nullptr && options.answers > 0) {
+    if (is_measured && options.answers > 0) {
       summary.answers =
           tuned.answers(*data.validation->samples(), options.answers, options.answer_tokens);
       for (const FinetuneAnswer& answer : summary.answers) {

@@ -66,10 +66,71 @@ class YamlText {
 
 bool is_16_bit(DType dtype) { return dtype != kFloat32 && dtype != kFloat64; }
 
+// Where post_training_config lies in the text, the task's own keys of the recipe.
+void add_task(YamlText& yaml, const FinetuneRecipe& recipe) {
+  yaml.section("post_training_config");
+  yaml.key("task", recipe.task);
+  yaml.key("data", list_text(recipe.data));
+  if (!recipe.validation_data.empty()) {
+    yaml.key("validation_data", list_text(recipe.validation_data));
+  }
+  if (!recipe.reference.empty()) {
+    yaml.key("reference", recipe.reference == "adapter_off" ? recipe.reference
+                                                            : config::path_text(recipe.reference));
+  }
+  if (!recipe.teacher.empty()) {
+    yaml.key("teacher", config::path_text(recipe.teacher));
+  }
+  if (!recipe.reward_funcs.empty()) {
+    yaml.key("reward_funcs", list_text(recipe.reward_funcs, config::string_text));
+  }
+}
+
+double derived_learning_rate(const FinetuneRecipe& recipe) {
+  if (recipe.task == "reward") {
+    return 1e-4;
+  }
+  if (recipe.task.empty() || recipe.task == "distil") {
+    return recipe.full ? 2e-5 : 2e-4;
+  }
+  return recipe.full ? 1e-6 : 1e-5;
+}
+
+void check_task(const FinetuneRecipe& recipe) {
+  constexpr const char* kTasks = "dpo, kto, orpo, cpo, reward, distil, grpo";
+  const std::string& task = recipe.task;
+  check<ValueError>(task.empty() || task == "dpo" || task == "kto" || task == "orpo" ||
+                        task == "cpo" || task == "reward" || task == "distil" || task == "grpo",
+                    "--task ", task, " is not known; expected one of ", kTasks);
+  const auto belongs = [&](const char* option, bool is_given, bool is_known, const char* tasks) {
+    check<ValueError>(!is_given || is_known, option, " belongs to --task ", tasks,
+                      task.empty() ? std::string() : concat(", not to ", task));
+  };
+  belongs("--reference", !recipe.reference.empty(),
+          task == "dpo" || task == "kto" || task == "grpo", "dpo, kto or grpo");
+  belongs("--teacher", !recipe.teacher.empty(), task == "distil", "distil");
+  belongs("--reward", !recipe.reward_funcs.empty(), task == "grpo", "grpo");
+  check<ValueError>(recipe.reference != "adapter_off" || !recipe.full,
+                    "--reference adapter_off: --full trains all weights, there is no adapter to "
+                    "switch off");
+}
+
 }  // namespace
+
+TaskBatch derived_task_batch(const FinetuneRecipe& recipe, int64_t data_parallel_size) {
+  const bool samples = recipe.task == "grpo";
+  const int64_t usual = recipe.batch_rows.value_or(samples ? 32 : 8);
+  const int64_t on_each = std::max<int64_t>(1, usual / data_parallel_size);
+  int64_t at_once = samples ? 8 : 2;
+  while (on_each % at_once != 0) {
+    at_once /= 2;
+  }
+  return {.update = on_each * data_parallel_size, .at_once = at_once};
+}
 
 void check_recipe(const FinetuneRecipe& recipe) {
   check<ValueError>(!recipe.from_hf.empty(), "--from_hf DIR is needed: the model to tune");
+  check_task(recipe);
   check<ValueError>(!recipe.data.empty(), "--data FILE is needed: the examples, one JSON a line");
   check<ValueError>(recipe.epochs > 0, "--epochs must be positive, got ", recipe.epochs);
   check<ValueError>(!recipe.batch_rows || *recipe.batch_rows > 0,
@@ -111,10 +172,46 @@ int64_t derived_batch_rows(int64_t rows, int64_t data_parallel_size) {
   return whole(batch);
 }
 
+namespace {
+
+void add_data(YamlText& yaml, const FinetuneRecipe& recipe, const RecipeFacts& facts) {
+  const bool is_task = !recipe.task.empty();  // whose section names the files
+  yaml.section("dataset_config");
+  if (!is_task) {
+    yaml.key("sft_data_path", list_text(recipe.data));
+  }
+  if (!is_task && !recipe.validation_data.empty()) {
+    yaml.key("sft_valid_data_path", list_text(recipe.validation_data));
+  } else if (!is_task) {
+    yaml.key("split", config::string_text(split_of(recipe.validation_share)), "of the examples");
+  }
+  if (!facts.tokenizer_type.empty()) {
+    yaml.key("tokenizer_type", facts.tokenizer_type);
+  }
+  if (!facts.tokenizer_model.empty()) {
+    yaml.key("tokenizer_model", config::path_text(facts.tokenizer_model));
+  }
+  const int64_t on_each = std::max<int64_t>(1, facts.batch_rows / facts.data_parallel_size);
+  const int64_t at_once =
+      is_task ? derived_task_batch(recipe, facts.data_parallel_size).at_once : 1;
+  yaml.key("batch_size", at_once);
+  yaml.key(
+      "micro_batch_num", on_each / at_once,
+      concat(is_task ? "times batch_size" : "rows", " of an update on each data-parallel rank"));
+  if (!facts.packing) {
+    yaml.key("sft_packing", "False", "so few examples would make too few updates together");
+  }
+  if (recipe.skip_bad_lines) {
+    yaml.key("skip_bad_lines", "True");
+  }
+}
+
+}  // namespace
+
 std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) {
   YamlText yaml;
   yaml.remark(concat("Tunes ", recipe.full ? "all weights" : "a low-rank adapter", " of ",
-                     recipe.from_hf, "."));
+                     recipe.from_hf, recipe.task.empty() ? "" : ", task ", recipe.task, "."));
   yaml.remark("Derived by finetune_gpt; pretrain_gpt --config_path takes it as it is.");
   for (const std::string& set : recipe.overrides) {
     yaml.remark("Besides, as the run's config.yaml has it: --set " + config::string_text(set));
@@ -135,33 +232,17 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
   }
   yaml.key("eval_iters", 50, "global batches at most");
 
-  yaml.section("dataset_config");
-  yaml.key("sft_data_path", list_text(recipe.data));
-  if (!recipe.validation_data.empty()) {
-    yaml.key("sft_valid_data_path", list_text(recipe.validation_data));
-  } else {
-    yaml.key("split", config::string_text(split_of(recipe.validation_share)), "of the examples");
-  }
-  if (!facts.tokenizer_type.empty()) {
-    yaml.key("tokenizer_type", facts.tokenizer_type);
-  }
-  if (!facts.tokenizer_model.empty()) {
-    yaml.key("tokenizer_model", config::path_text(facts.tokenizer_model));
-  }
-  yaml.key("batch_size", 1);
-  yaml.key("micro_batch_num", std::max<int64_t>(1, facts.batch_rows / facts.data_parallel_size),
-           "rows of an update on each data-parallel rank");
-  if (!facts.packing) {
-    yaml.key("sft_packing", "False", "so few examples would make too few updates together");
-  }
-  if (recipe.skip_bad_lines) {
-    yaml.key("skip_bad_lines", "True");
+  add_data(yaml, recipe, facts);
+  if (!recipe.task.empty()) {
+    add_task(yaml, recipe);
   }
 
   yaml.section("model_config");
   yaml.key("from_hf", config::path_text(recipe.from_hf));
   yaml.key("seq_length", facts.seq_length,
-           recipe.seq_length ? "" : "takes the longest example, as far as that is reasonable");
+           recipe.seq_length || !recipe.task.empty()
+               ? ""
+               : "takes the longest example, as far as that is reasonable");
   yaml.key("hidden_dropout", "0.0");
   yaml.key("attention_dropout", "0.0");
   if (is_16_bit(facts.stored)) {
@@ -192,7 +273,7 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
   yaml.section("optimizer_config");
   yaml.key("optimizer_type", "AdamW");
   yaml.key("learning_rate",
-           shortest_number(recipe.learning_rate.value_or(recipe.full ? 2e-5 : 2e-4)));
+           shortest_number(recipe.learning_rate.value_or(derived_learning_rate(recipe))));
   if (facts.training_iters > 0) {  // what a cosine needs to know
     yaml.key("lr_decay_style", "cosine");
     yaml.key("min_lr", "0.0");

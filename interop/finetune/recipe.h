@@ -14,7 +14,13 @@ namespace tapestry {
 
 /// What is asked for. Everything has a default but the model and the data.
 struct FinetuneRecipe {
-  std::string from_hf;                       ///< folder of the model
+  std::string from_hf;  ///< folder of the model
+  /// dpo, kto, orpo, cpo, reward, distil or grpo (post_training_config.task); empty: the examples'
+  /// answers are learned as they are.
+  std::string task;
+  std::string reference;                     ///< of dpo, kto and grpo: a folder, or adapter_off
+  std::string teacher;                       ///< of distil: a folder
+  std::vector<std::string> reward_funcs;     ///< of grpo
   std::vector<std::string> data;             ///< files of examples, or weights and files in turn
   std::vector<std::string> validation_data;  ///< empty: a share of the data
   double validation_share = 0.05;            ///< of the examples, where there is no such file
@@ -26,10 +32,12 @@ struct FinetuneRecipe {
   std::vector<std::string> lora_targets;  ///< expressions; empty: all matrices of the layers
   std::optional<BlockFormat> blocks;      ///< of the frozen matrices; empty: none
   int64_t epochs = 3;
-  std::optional<double> learning_rate;  ///< empty: 2e-4 for an adapter, 2e-5 for all weights
-  std::optional<int64_t> batch_rows;    ///< of an update, on all data-parallel ranks together;
-                                        ///< empty: see derived_batch_rows
-  bool skip_bad_lines = false;          ///< of the files of examples
+  /// Empty: 2e-4 for an adapter, 2e-5 for all weights; of tasks TRL's 1e-6 for all weights, ten
+  /// times that for an adapter, and 1e-4 for a reward.
+  std::optional<double> learning_rate;
+  std::optional<int64_t> batch_rows;  ///< of an update, on all data-parallel ranks together;
+                                      ///< empty: see derived_batch_rows
+  bool skip_bad_lines = false;        ///< of the files of examples
   bool resize_embeddings = false;     ///< a row for each id that the model lacks (resized_folder.h)
   std::optional<int64_t> seq_length;  ///< empty: see derived_seq_length
   int64_t seed = 1234;
@@ -57,6 +65,15 @@ struct RecipeFacts {
 /// Updates that a tuning should have, and fewer than which are remarked upon.
 inline constexpr int64_t kWantedUpdates = 20;
 inline constexpr int64_t kFewUpdates = 10;
+
+/// Pairs, examples or completions of an update of a task where nobody says it, a multiple of the
+/// data-parallel ranks: 8, of grpo 32, which are four prompts; and how many of them each rank
+/// computes at once.
+struct TaskBatch {
+  int64_t update = 8;
+  int64_t at_once = 2;
+};
+TaskBatch derived_task_batch(const FinetuneRecipe& recipe, int64_t data_parallel_size);
 
 /// ValueError, naming the option, for one that is out of its range or excludes another.
 void check_recipe(const FinetuneRecipe& recipe);

@@ -71,6 +71,16 @@ std::string terminal_step_line(const StepRecord& record,
   return line;
 }
 
+std::string task_log_line(const NamedValues& values) {
+  std::string line = "task: ";
+  for (const auto& [name, value] : values) {
+    char text[40];
+    std::snprintf(text, sizeof(text), "%.6g", without_nan_sign(value));
+    line += concat(line.size() > 6 ? ", " : "", name, ": ", text);
+  }
+  return line;
+}
+
 std::string bubble_line(const PipelineBubble& bubble) {
   char text[120];
   std::snprintf(text, sizeof(text),
@@ -125,6 +135,9 @@ void StepLog::after(FinishedStep& step) {
   if (interval && (record.step % *interval == 0 || step.is_last || step.result.skipped ||
                    step.result.set_aside)) {
     log_step(step);
+    if (!step.result.task.empty()) {
+      log_info(task_log_line(step.result.task));
+    }
     if (step.result.bubble) {
       log_info(bubble_line(*step.result.bubble));
     }

@@ -33,6 +33,9 @@ std::string terminal_step_line(const StepRecord& record,
                                const Pace& pace,
                                int64_t total);
 
+/// "task: rewards/accuracies: 0.875, rewards/margins: 0.0132": what a StepObjective has measured.
+std::string task_log_line(const NamedValues& values);
+
 /// "pipeline: stages waited for 12.50 % of the passes, theory 11.11 %".
 std::string bubble_line(const PipelineBubble& bubble);
 

@@ -86,6 +86,9 @@ std::vector<report::Scalar> step_scalars(const StepRecord& record,
   for (size_t depth = 1; depth <= result.mtp_losses.size(); ++depth) {
     scalars.push_back({concat("mtp-", depth, "-loss"), result.mtp_losses[depth - 1]});
   }
+  for (const auto& [name, value] : result.task) {
+    scalars.push_back({name, value});
+  }
   if (config.log_loss_scale_to_tensorboard) {
     scalars.push_back({"loss-scale", result.loss_scale});
   }

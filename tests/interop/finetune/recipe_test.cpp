@@ -155,6 +155,49 @@ TEST_F(Recipe, WhatIsOutOfRangeIsNamed) {
   EXPECT_THAT(error(), Says("--validation_share ... must lie in ... [0, 1), ... 1"));
 }
 
+TEST_F(Recipe, ATaskHasItsSection) {
+  recipe_.task = "dpo";
+  recipe_.validation_data = {"held_out.jsonl"};
+  recipe_.reference = "adapter_off";
+  recipe_.batch_rows = 6;
+  facts_.batch_rows = 6;
+  const AllConfig c = config();
+  EXPECT_EQ(c.post_training_config.task, "dpo");
+  EXPECT_EQ(c.post_training_config.reference, "adapter_off");
+  EXPECT_THAT(*c.post_training_config.data, ::testing::ElementsAre("examples.jsonl"));
+  EXPECT_THAT(*c.post_training_config.validation_data, ::testing::ElementsAre("held_out.jsonl"));
+  EXPECT_FALSE(c.dataset_config.sft_data_path.has_value());
+  EXPECT_EQ(c.dataset_config.batch_size * c.dataset_config.micro_batch_num, 6);
+  EXPECT_EQ(c.optimizer_config.learning_rate, 1e-5);
+  EXPECT_THAT(recipe_yaml(recipe_, facts_), HasSubstr("a low-rank adapter of"));
+}
+
+TEST_F(Recipe, ATaskTakesWholePartsOfItsBatch) {
+  recipe_.task = "grpo";
+  EXPECT_EQ(derived_task_batch(recipe_, 1).update, 32);
+  EXPECT_EQ(derived_task_batch(recipe_, 1).at_once, 8);
+  recipe_.batch_rows = 12;
+  EXPECT_EQ(derived_task_batch(recipe_, 2).update, 12);
+  EXPECT_EQ(derived_task_batch(recipe_, 2).at_once, 2);
+  recipe_.batch_rows = {};
+  recipe_.task = "kto";
+  EXPECT_EQ(derived_task_batch(recipe_, 4).update, 8);
+}
+
+TEST_F(Recipe, OptionsOfAnotherTaskAreNamed) {
+  recipe_.task = "ppo";
+  EXPECT_THAT(error(), Says("--task ppo is not known ... dpo"));
+  recipe_.task = "orpo";
+  recipe_.reference = "folder";
+  EXPECT_THAT(error(), Says("--reference belongs to --task dpo, kto or grpo, not to orpo"));
+  recipe_ = {.from_hf = "model", .data = {"x"}};
+  recipe_.reward_funcs = {"regex: x"};
+  EXPECT_THAT(error(), Says("--reward belongs to --task grpo"));
+  recipe_ = {.from_hf = "model", .task = "dpo", .reference = "adapter_off", .data = {"x"}};
+  recipe_.full = true;
+  EXPECT_THAT(error(), Says("--reference adapter_off: --full trains all weights"));
+}
+
 TEST_F(Recipe, RemediesComeWithTheirBytes) {
   recipe_.full = true;
   const AllConfig c = config();

@@ -56,6 +56,11 @@ TEST(TrainLogLine, EndsWithThePace) {
             line + ", Tokens/s: 1460, Mean_loss: 10.352117, Remaining: 1:02:03");
 }
 
+TEST(LogLine, WhatATaskHasMeasured) {
+  EXPECT_EQ(task_log_line({{"rewards/accuracies", 0.875}, {"logps/chosen", -123.4567891}}),
+            "task: rewards/accuracies: 0.875, logps/chosen: -123.457");
+}
+
 TEST(TrainLogLine, OtherValues) {
   StepResult result = result_of_issue();
   result.loss = -std::numeric_limits<double>::quiet_NaN();  // as x86 makes it; shown without a sign
