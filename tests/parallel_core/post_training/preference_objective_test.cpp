@@ -173,8 +173,7 @@ TEST(DpoObjective, IsTheMeanOverThePairsOfTheStep) {
     loss -= std::log(logistic(0.3 * delta)) / 3;
     margins += 0.3 * delta / 3;
     const double slope = -0.3 * logistic(-0.3 * delta) / 3;
-    EXPECT_NEAR(whole.gradients.at(2 * unit),
-                slope * static_cast<double>(tokens[2 * unit]), 1e-6);
+    EXPECT_NEAR(whole.gradients.at(2 * unit), slope * static_cast<double>(tokens[2 * unit]), 1e-6);
     EXPECT_NEAR(whole.gradients.at(2 * unit + 1),
                 -slope * static_cast<double>(tokens[2 * unit + 1]), 1e-6);
   }
@@ -201,9 +200,9 @@ TEST(DpoObjective, WeighsTokensBeyondTheShorterCompletionAndPairs) {
   const double delta = sum(2, 0) - sum(2, 50) - (sum(3, 0) - sum(3, 50));
   const double weight = std::exp((policy(2, 0, 2) - policy(2, 0, 2, 4)) / 2 +
                                  (policy(3, 0, 4) - policy(3, 0, 4, 4)) / 4);
-  EXPECT_NEAR(pass.loss,
-              weight * (-2 * std::log(logistic(0.3 * delta)) + 0.5 * std::max(0.0, 1 - 0.3 * delta)),
-              1e-6);
+  EXPECT_NEAR(
+      pass.loss,
+      weight * (-2 * std::log(logistic(0.3 * delta)) + 0.5 * std::max(0.0, 1 - 0.3 * delta)), 1e-6);
   const double slope = weight * (-2 * 0.3 * logistic(-0.3 * delta) - 0.5 * 0.3);
   EXPECT_NEAR(pass.gradients.at(2), 2 * slope, 1e-6);
   EXPECT_NEAR(pass.gradients.at(3), -(2 + 2 * 0.25) * slope, 1e-6);
@@ -311,8 +310,7 @@ TEST(OddsObjective, OrpoLearnsPromptsToo) {
   double nll = 0;
   for (int64_t unit = 0; unit < 3; ++unit) {
     const auto odds = [&](int64_t number) {
-      const double mean =
-          policy(number, 0, tokens[number]) / static_cast<double>(tokens[number]);
+      const double mean = policy(number, 0, tokens[number]) / static_cast<double>(tokens[number]);
       return mean - std::log(1 - std::exp(mean));
     };
     ratio += std::log(logistic(odds(2 * unit) - odds(2 * unit + 1))) / 3;
