@@ -47,7 +47,7 @@ class Dislike final : public StepObjective {
     for (const data::Batch& batch : micro_batches) {
       for (const auto& row : batch.sequences) {
         for (const data::RowSequence& sequence : row) {
-          const int64_t number = examples_->sequence_of(sequence.number);
+          const int64_t number = sequence.number;
           sums_[0] += 1;
           sums_[1] += reference_->sum(number);
           EXPECT_EQ(training, examples_->unit_of(number) < examples_->train_units);
@@ -110,11 +110,13 @@ class ReferenceTest : public ::testing::Test {
   void run(const AllConfig& configuration, int ranks = 1, bool overwrite = false) const {
     run_thread_ranks(ranks,
                      [&](const std::shared_ptr<ProcessGroup>& world) {
-                       pretrain(configuration, {.world = world,
-                                                .overwrite = overwrite,
-                                                .task = [](const AllConfig& /*config*/) {
-                                                  return std::make_unique<DislikeTask>();
-                                                }});
+                       PretrainOptions options;
+                       options.world = world;
+                       options.overwrite = overwrite;
+                       options.task = [](const AllConfig& /*config*/) {
+                         return std::make_unique<DislikeTask>();
+                       };
+                       pretrain(configuration, options);
                        destroy_model_parallel();
                      },
                      {.timeout_seconds = testing::kTestTimeout});
@@ -186,8 +188,7 @@ TEST_F(ReferenceTest, IsTheSameInEveryLayout) {
 TEST_F(ReferenceTest, WithoutTheAdapterItIsTheBase) {
   run(config("base"));
   const Overrides lora = {"lora_config.use_lora=True", "lora_config.lora_rank=2",
-                          "lora_config.lora_b_std=0.5",
-                          "lora_config.target_cells=['.*qkv_proj', '.*out_proj', '.*mlp.*']",
+                          "lora_config.lora_b_std=0.5", "lora_config.lora_alpha=4",
                           "post_training_config.reference=adapter_off"};
   run(config("off", lora));
   expect_same_values("off", "base");
@@ -195,8 +196,15 @@ TEST_F(ReferenceTest, WithoutTheAdapterItIsTheBase) {
   EXPECT_GT(
       std::abs(steps[0].at("log_prob").get<double>() - steps[0].at("reference").get<double>()),
       1e-2);
-  const Overrides dora = joined(lora, {"lora_config.use_dora=True"});
+  const Overrides dora =
+      joined(lora, {"lora_config.use_dora=True", "lora_config.lora_b_std=0",
+                    "training_config.training_iters=3", "training_config.save_interval=2"});
   run(config("dora", dora));
+  expect_same_values("dora", "base");
+  // And of one that has been trained, once more.
+  fs::remove(dir_.file("dora") + "/" + kReferenceFile);
+  run(config("dora", joined(dora, {"training_config.resume_training=True",
+                                   "training_config.training_iters=4"})));
   expect_same_values("dora", "base");
   // With its adapter it is the model as it was at the start.
   run(config("on", joined(lora, {"post_training_config.reference=null"})));
