@@ -145,7 +145,8 @@ class PostTrainingCases : public testing::Test {
   PostTrainingCases() {
     const char* const given = std::getenv("TAPESTRY_GOLDEN_POST_TRAINING");
     root_ = fs::absolute(given != nullptr ? given : "tests/data/golden_post_training");
-    for (const auto& [name, values] : json_of(root_ / "float32_spread.json").items()) {
+    const Json spread = json_of(root_ / "float32_spread.json");
+    for (const auto& [name, values] : spread.items()) {
       const Json task = json_of(root_ / name / "case.json").at("task");
       if (post_training::is_preference_task(task.get<std::string>())) {
         bounds_.emplace(name, Bounds(values));
