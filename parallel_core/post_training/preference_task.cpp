@@ -14,9 +14,6 @@ bool is_preference_task(std::string_view task) {
   return task == "dpo" || task == "kto" || task == "orpo" || task == "cpo";
 }
 
-namespace {
-
-// Tokens of the samples before the one that a run goes on with.
 double tokens_before(const RunData& data) {
   constexpr int64_t kAtOnce = 64;
   double tokens = 0;
@@ -27,8 +24,6 @@ double tokens_before(const RunData& data) {
   }
   return tokens;
 }
-
-}  // namespace
 
 RunData PreferenceTask::open_data(const AllConfig& config,
                                   ProcessGroup& world,

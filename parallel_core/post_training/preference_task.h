@@ -11,6 +11,9 @@ namespace tapestry::post_training {
 /// Whether `task` is one of them.
 bool is_preference_task(std::string_view task);
 
+/// Tokens of the samples before the one that a run goes on with, as TRL's num_tokens counts them.
+double tokens_before(const RunData& data);
+
 /// Examples, for dpo and kto a reference, and the task's objective.
 class PreferenceTask final : public ExampleTask {
  public:

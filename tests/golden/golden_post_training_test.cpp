@@ -1,5 +1,5 @@
-// Replays trainings of TRL on preferences through the training program, in one process and in
-// layouts, and compares loss, gradient norm and every metric of each step.
+// Replays trainings of TRL on preferences, and of reward models, through the training program, in
+// one process and in layouts, and compares loss, gradient norm and every metric of each step.
 //
 // Reads the directory in TAPESTRY_GOLDEN_POST_TRAINING, else the project's own small set. A case is
 // a folder with case.json (task, data, settings) and trace_fp64.jsonl (what TRL computes in
@@ -84,6 +84,18 @@ struct Bounds {
   double metrics;  // relative, of the first step
 };
 
+// The pairs of a file without their column of margins, in a file of their own.
+std::string without_margins(const fs::path& path, const fs::path& output) {
+  fs::create_directories(output.parent_path());
+  const std::string made = output.string() + " pairs.jsonl";
+  std::ofstream file(made);
+  for (Json line : lines_of(path)) {
+    line.erase("margin");
+    file << line.dump() << "\n";
+  }
+  return made;
+}
+
 std::string config_text(const fs::path& root,
                         const std::string& name,
                         const Json& given,
@@ -98,12 +110,24 @@ std::string config_text(const fs::path& root,
     task["reference"] =
         has_adapter ? "adapter_off" : (root / given.at("reference").get<std::string>()).string();
   }
+  const bool is_reward = given.at("task") == "reward";
+  if (is_reward && !given.at("margin").get<bool>()) {
+    task["data"] = {without_margins(task["data"][0].get<std::string>(), output)};
+  }
+  const fs::path start = is_reward     ? folder / "start"
+                         : has_adapter ? root / "reference"
+                                       : root / "policy";
   Json config;
   config["training_config"] = {{"training_iters", steps}, {"output_dir", output.string()}};
   config["model_config"] = {{"from_hf", (root / (has_adapter ? "reference" : "policy")).string()},
                             {"seq_length", 64}};
+  config["training_config"] = {{"train_iters", steps}, {"output_dir", output.string()}};
+  config["model_config"] = {{"from_hf", start.string()}, {"seq_length", 64}};
   config["post_training_config"] = task;
-  config["dataset_config"] = {{"batch_size", kPairs}, {"shuffle", false}};
+  config["dataset_config"] = {{"batch_size", kPairs},
+                              {"shuffle", false},
+                              {"tokenizer_type", "huggingface"},
+                              {"tokenizer_model", (root / "policy").string()}};
   config["optimizer_config"] = {{"optimizer_type", "AdamW"},
                                 {"learning_rate", given.at("lr")},
                                 {"lr_decay_style", "constant"},
@@ -148,7 +172,7 @@ class PostTrainingCases : public testing::Test {
     const Json spread = json_of(root_ / "float32_spread.json");
     for (const auto& [name, values] : spread.items()) {
       const Json task = json_of(root_ / name / "case.json").at("task");
-      if (post_training::is_preference_task(task.get<std::string>())) {
+      if (post_training::is_preference_task(task.get<std::string>()) || task == "reward") {
         bounds_.emplace(name, Bounds(values));
       }
     }

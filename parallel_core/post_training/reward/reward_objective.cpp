@@ -28,10 +28,12 @@ RewardLoss reward_loss(double chosen, double rejected, double margin, double cen
 
 RewardObjective::RewardObjective(const AllConfig& config,
                                  std::shared_ptr<const TaskExamples> examples,
-                                 int64_t pad)
+                                 int64_t pad,
+                                 double tokens_before)
     : examples_(std::move(examples)),
       centering_(config.post_training_config.center_rewards_coefficient.value_or(0)),
-      pad_(pad) {}
+      pad_(pad),
+      tokens_(tokens_before) {}
 
 void RewardObjective::begin_step(ParallelModel& /*model*/,
                                  int64_t step,

@@ -27,10 +27,12 @@ RewardLoss reward_loss(double chosen, double rejected, double margin, double cen
 /// reward of a text is the value of its judged_token().
 class RewardObjective final : public StepObjective {
  public:
-  /// `pad`: the id that fills up rows.
+  /// `pad`: the id that fills up rows. `tokens_before`: those that a run which goes on has trained
+  /// on.
   RewardObjective(const AllConfig& config,
                   std::shared_ptr<const TaskExamples> examples,
-                  int64_t pad);
+                  int64_t pad,
+                  double tokens_before = 0);
 
   void begin_step(ParallelModel& model,
                   int64_t step,

@@ -16,6 +16,8 @@
 #include "interop/architectures/read_hf_config.h"
 #include "interop/export/gguf_export.h"
 #include "interop/export/hf_export.h"
+#include "parallel_core/config/init_configs.h"
+#include "parallel_core/config/read/load.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/training/step/forward_step.h"
 #include "tests/message_of.h"
