@@ -172,8 +172,7 @@ TEST(DpoObjective, IsTheMeanOverThePairsOfTheStep) {
     loss -= std::log(sigma(0.3 * delta)) / 3;
     margins += 0.3 * delta / 3;
     const double slope = -0.3 * sigma(-0.3 * delta) / 3;
-    EXPECT_NEAR(whole.gradients.at(2 * unit),
-                slope * static_cast<double>(tokens[2 * unit]), 1e-6);
+    EXPECT_NEAR(whole.gradients.at(2 * unit), slope * static_cast<double>(tokens[2 * unit]), 1e-6);
     EXPECT_NEAR(whole.gradients.at(2 * unit + 1),
                 -slope * static_cast<double>(tokens[2 * unit + 1]), 1e-6);
   }
@@ -310,8 +309,7 @@ TEST(OddsObjective, OrpoLearnsPromptsToo) {
   double nll = 0;
   for (int64_t unit = 0; unit < 3; ++unit) {
     const auto odds = [&](int64_t number) {
-      const double mean =
-          policy(number, 0, tokens[number]) / static_cast<double>(tokens[number]);
+      const double mean = policy(number, 0, tokens[number]) / static_cast<double>(tokens[number]);
       return mean - std::log(1 - std::exp(mean));
     };
     ratio += std::log(sigma(odds(2 * unit) - odds(2 * unit + 1))) / 3;

@@ -188,8 +188,7 @@ TEST_F(ReferenceTest, IsTheSameInEveryLayout) {
 TEST_F(ReferenceTest, WithoutTheAdapterItIsTheBase) {
   run(config("base"));
   const Overrides lora = {"lora_config.use_lora=True", "lora_config.lora_rank=2",
-                          "lora_config.lora_b_std=0.5",
-                          "lora_config.lora_alpha=4",
+                          "lora_config.lora_b_std=0.5", "lora_config.lora_alpha=4",
                           "post_training_config.reference=adapter_off"};
   run(config("off", lora));
   expect_same_values("off", "base");
