@@ -396,6 +396,9 @@ class StageEstimate {
   // behind its two norms, what joins them, and what its last norm reads and gives; and logits,
   // unless they are made in one op with the loss.
   void add_layers_ahead(double& bytes) {
+    if (config_.post_training_config.task) {  // whose losses leave them out
+      return;
+    }
     const LayerCost usual = layer_cost(config_, RecomputePolicy(), model_.num_layers, load_);
     const LayerCost cost = costs_.empty() ? usual : costs_.back();
     const double depths = d(model_.mtp_num_layers);
@@ -481,7 +484,8 @@ class StageEstimate {
         bytes_of(std::max(0.0, kept_.bytes + transient_ - least.bytes - full_transient));
   }
 
-  // The gradient is written over the logits. In one op with the loss a chunk of rows exists.
+  // The gradient is written over the logits. In one op with the loss, and for the losses of
+  // post-training, a chunk of rows exists.
   void add_logits() {
     if (!stage_.post_process()) {
       return;
@@ -490,7 +494,7 @@ class StageEstimate {
       estimate_.logits = bytes_of(tokens_ * 4);
       return;
     }
-    const double rows = fuses_head_and_loss(model_)
+    const double rows = fuses_head_and_loss(model_) || config_.post_training_config.task
                             ? std::min(tokens_, d(LinearCrossEntropyOptions().chunk_rows))
                             : tokens_;
     const ModelMatrix table = matrices_before_layers(model_).front();

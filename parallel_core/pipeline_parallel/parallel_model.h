@@ -78,6 +78,9 @@ inline void append_observed(TensorList& out, const ModelOutput& output) {
   for (const AheadLoss& further : output.ahead) {
     out.push_back(further.loss);
   }
+  if (output.scores) {
+    out.insert(out.end(), {output.scores->log_probs, output.scores->entropy});
+  }
 }
 
 /// A model, or what one rank of a pipeline has of it. Training, evaluation, generation, files and

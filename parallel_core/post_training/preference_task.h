@@ -14,8 +14,15 @@ bool is_preference_task(std::string_view task);
 /// Examples, for dpo and kto a reference, and the task's objective.
 class PreferenceTask final : public ExampleTask {
  public:
+  RunData open_data(const AllConfig& config,
+                    ProcessGroup& world,
+                    DataUse use,
+                    const DataState* resumed) override;
   std::unique_ptr<StepObjective> objective(const AllConfig& config,
                                            TrainOneStepCell& cell) override;
+
+ private:
+  double tokens_before_ = 0;  // of a run that goes on
 };
 
 }  // namespace tapestry::post_training

@@ -34,7 +34,7 @@ LongSequences long_sequences_of(const AllConfig& config) {
   if (p.truncation_mode == "keep_end") {
     return LongSequences::kKeepEnd;
   }
-  return LongSequences::kKeepStartDropPrompts;
+  return LongSequences::kKeepStart;
 }
 
 const char* name_of(LongSequences how) {
@@ -43,8 +43,6 @@ const char* name_of(LongSequences how) {
       return "keep_start";
     case LongSequences::kKeepEnd:
       return "keep_end";
-    case LongSequences::kKeepStartDropPrompts:
-      return "keep_start, long prompts left out";
     case LongSequences::kDrop:
       return "left out";
   }
@@ -193,9 +191,8 @@ class TaskDataRun {
       parts.push_back({.first = first, .count = count, .order = std::move(of)});
     };
     part(0, examples_->train_units, [order](int64_t place) { return order->unit(place); });
-    if (const int64_t count = examples_->validation_units(); count > 0) {
-      // Whole steps alone are evaluated.
-      part(examples_->train_units, count < group ? count : count / group * group,
+    if (examples_->validation_units() > 0) {
+      part(examples_->train_units, examples_->validation_units(),
            [](int64_t place) { return place; });
     }
     examples_->mismatched = mismatched_pairs(whole, parts, group, options_.max_tokens);
@@ -226,7 +223,9 @@ class TaskDataRun {
     if (conversations_ > 0) {
       task.chat_date = found_.chat_date;
     }
-    task.group = internal::batch_of(config_);
+    const int64_t group = internal::batch_of(config_);
+    const bool matters = examples_->mismatched.size() > 0 || examples_->train_units % group != 0;
+    task.group = matters ? group : 0;
     task.ids_crc64 = train_checksum_;
     internal::take_up(config_, resumed, use_, now, run_);
     run_.start = now.position;
@@ -244,22 +243,16 @@ class TaskDataRun {
     if (validation == 0) {
       return;
     }
-    check<ValueError>(validation >= group, kValidationData, ": has ", validation, " ",
-                      unit_name(options_.format, validation != 1), ", one global batch needs ",
-                      group, "; lower dataset_config.batch_size, or add examples");
-    const int64_t read = std::min(validation / group, config_.training_config.eval_iters) * group;
+    const int64_t read = std::min(validation, config_.training_config.eval_iters * group);
     if (read < validation) {
-      run_.remarks.push_back(
-          concat("an evaluation reads the first ", read, " of the ", validation, " ",
-                 unit_name(options_.format, true), " of ", kValidationData,
-                 ": training_config.eval_iters ", config_.training_config.eval_iters,
-                 " global batches of ", group,
-                 read + group <= validation
-                     ? concat("; ", validation / group, " would read all whole ones")
-                     : std::string()));
+      run_.remarks.push_back(concat(
+          "an evaluation reads the first ", read, " of the ", validation, " ",
+          unit_name(options_.format, true), " of ", kValidationData,
+          ": training_config.eval_iters ", config_.training_config.eval_iters,
+          " global batches of ", group, "; ", (validation + group - 1) / group, " would read all"));
     }
     run_.validation = std::make_unique<UnitSource>(
-        set, UnitOrder(validation, /*shuffle=*/false, 0),
+        set, UnitOrder(validation, /*shuffle=*/false, /*seed=*/0, EpochOrder::kOwn, group),
         UnitSourceOptions{.room = room, .first_unit = train, .samples = validation});
   }
 

@@ -12,12 +12,14 @@ namespace tapestry::post_training {
 DpoObjective::DpoObjective(const AllConfig& config,
                            std::shared_ptr<const TaskExamples> examples,
                            std::shared_ptr<const LogProbTable> reference,
-                           const RowRoom& room)
+                           const RowRoom& room,
+                           double tokens_before)
     : config_(config.post_training_config),
       examples_(std::move(examples)),
       reference_(std::move(reference)),
       room_(room),
-      overlap_p2p_(config.parallel_config.overlap_p2p_comm) {
+      overlap_p2p_(config.parallel_config.overlap_p2p_comm),
+      tokens_(tokens_before) {
   request_ = {.entropy = true,
               .logit_means = true,
               .likeliest = true,

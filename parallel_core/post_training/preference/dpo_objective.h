@@ -24,10 +24,12 @@ namespace tapestry::post_training {
 /// pass without gradients, with the model in evaluation mode, before the step's.
 class DpoObjective final : public StepObjective {
  public:
+  /// `tokens_before` are those that the run has trained on already.
   DpoObjective(const AllConfig& config,
                std::shared_ptr<const TaskExamples> examples,
                std::shared_ptr<const LogProbTable> reference,
-               const RowRoom& room);
+               const RowRoom& room,
+               double tokens_before = 0);
 
   void begin_step(ParallelModel& model,
                   int64_t step,

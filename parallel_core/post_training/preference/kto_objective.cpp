@@ -14,12 +14,14 @@ namespace tapestry::post_training {
 KtoObjective::KtoObjective(const AllConfig& config,
                            std::shared_ptr<const TaskExamples> examples,
                            References references,
-                           const RowRoom& room)
+                           const RowRoom& room,
+                           double tokens_before)
     : config_(config.post_training_config),
       examples_(std::move(examples)),
       references_(std::move(references)),
       room_(room),
-      overlap_p2p_(config.parallel_config.overlap_p2p_comm) {}
+      overlap_p2p_(config.parallel_config.overlap_p2p_comm),
+      tokens_(tokens_before) {}
 
 // The sum over this rank's.
 double KtoObjective::log_ratios_of_mismatched(ParallelModel& model,

@@ -24,10 +24,12 @@ class KtoObjective final : public StepObjective {
     std::shared_ptr<const LogProbTable> examples;    ///< of the examples' sequences
     std::shared_ptr<const LogProbTable> mismatched;  ///< of TaskExamples::mismatched
   };
+  /// `tokens_before` are those that the run has trained on already.
   KtoObjective(const AllConfig& config,
                std::shared_ptr<const TaskExamples> examples,
                References references,
-               const RowRoom& room);
+               const RowRoom& room,
+               double tokens_before = 0);
 
   void begin_step(ParallelModel& model,
                   int64_t step,

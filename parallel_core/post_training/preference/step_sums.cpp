@@ -61,6 +61,16 @@ void PreferenceSums::append_logits(NamedValues& values) const {
   }
 }
 
+double tokens_of(const data::Batch& batch) {
+  double tokens = 0;
+  for (const auto& row : batch.sequences) {
+    for (const data::RowSequence& sequence : row) {
+      tokens += static_cast<double>(sequence.tokens);
+    }
+  }
+  return tokens;
+}
+
 void TrainedTokens::add_step(int64_t step,
                              const std::vector<data::Batch>& micro_batches,
                              bool training) {
@@ -69,11 +79,7 @@ void TrainedTokens::add_step(int64_t step,
   }
   double tokens = 0;
   for (const data::Batch& batch : micro_batches) {
-    for (const auto& row : batch.sequences) {
-      for (const data::RowSequence& sequence : row) {
-        tokens += static_cast<double>(sequence.tokens);
-      }
-    }
+    tokens += tokens_of(batch);
   }
   sum_over_step({&tokens, 1});
   before_ += of_step_;

@@ -82,9 +82,14 @@ class PreferenceSums {
   std::array<double, kAllSums> sums_ = {};
 };
 
+/// Tokens of a micro-batch's prompts and completions.
+double tokens_of(const data::Batch& batch);
+
 /// Tokens of prompts and completions that a run has trained on, as TRL's num_tokens counts them.
 class TrainedTokens {
  public:
+  explicit TrainedTokens(double before = 0) : before_(before) {}
+
   /// Counts those of the micro-batches, once for each step however often it is computed; of an
   /// evaluation none. Collective.
   void add_step(int64_t step, const std::vector<data::Batch>& micro_batches, bool training);
@@ -92,7 +97,7 @@ class TrainedTokens {
 
  private:
   int64_t step_ = 0;
-  double before_ = 0;
+  double before_;
   double of_step_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/transformer/activation_recorder.h"
 #include "tests/message_of.h"
 #include "tests/parallel_core/model_run.h"
 #include "tests/parallel_core/parallel_testing.h"
@@ -120,6 +121,20 @@ TEST(TokenScoresOfModel, AreThoseOfItsLogits) {
   expect_scores_of_logits(kLlama, /*full_mask=*/true);
   expect_scores_of_logits(joined(kLlama, {"dataset_config.data_layout=SBH"}));
   expect_scores_of_logits(joined(kLlama, kBounded));
+}
+
+TEST(TokenScoresOfModel, RecordersSeeTheLogits) {
+  const AllConfig config = small_config(kGpt2);
+  const auto model = get_model(config);
+  ModelInput input = to_model_input(make_batch(config, 2));
+  input.scores = &kEverything;
+  const ActivationRecorder recorder;
+  const Tensor log_probs = model->forward(input).scores->log_probs;
+  input.labels = input.loss_mask = {};
+  input.scores = nullptr;
+  const Tensor logits = model->forward(input).logits.slice(0, 0, 1).detach();
+  EXPECT_EQ(distance(recorder.values().at("logits").view(logits.shape()), logits), 0);
+  EXPECT_TRUE(log_probs.requires_grad());
 }
 
 TEST(TokenScoresOfModel, OnlyWhatIsAskedFor) {
@@ -271,6 +286,11 @@ class ScoresInEveryLayout : public ::testing::TestWithParam<Layout> {
 TEST_P(ScoresInEveryLayout, TrainLikeOneProcess) {
   expect_same_run(kGpt2);
   expect_same_run(joined(kLlama, kDropout));
+}
+
+// Weights of layers that are left out of the loss have no gradient.
+TEST_P(ScoresInEveryLayout, LayersAheadHaveNoPart) {
+  expect_same_run(joined(kLlama, {kModel + "mtp_num_layers=1"}));
 }
 
 TEST_P(ScoresInEveryLayout, OfBoundedLogits) { expect_same_run(joined(kLlama, kBounded)); }

@@ -47,7 +47,7 @@ class Dislike final : public StepObjective {
     for (const data::Batch& batch : micro_batches) {
       for (const auto& row : batch.sequences) {
         for (const data::RowSequence& sequence : row) {
-          const int64_t number = examples_->sequence_of(sequence.number);
+          const int64_t number = sequence.number;
           sums_[0] += 1;
           sums_[1] += reference_->sum(number);
           EXPECT_EQ(training, examples_->unit_of(number) < examples_->train_units);
