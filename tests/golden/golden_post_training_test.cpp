@@ -1,5 +1,7 @@
 // Replays trainings of TRL on preferences, and of reward models, through the training program, in
 // one process and in layouts, and compares loss, gradient norm and every metric of each step.
+// Replays trainings of TRL on preferences and on stored completions through the training program,
+// in one process and in layouts, and compares loss, gradient norm and every metric of each step.
 //
 // Reads the directory in TAPESTRY_GOLDEN_POST_TRAINING, else the project's own small set. A case is
 // a folder with case.json (task, data, settings) and trace_fp64.jsonl (what TRL computes in
@@ -15,6 +17,7 @@
 #include <iostream>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "autograd/io/json.h"
@@ -34,6 +37,13 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kPairs = 4;  // of a step
+
+bool is_grpo(const Json& given) { return given.at("task") == "grpo"; }
+
+// What batch_size counts: pairs, or completions.
+int64_t units_of(const Json& given) {
+  return is_grpo(given) ? std::ssize(given.at("completions")) : kPairs;
+}
 
 Json json_of(const fs::path& path) {
   std::ifstream file(path);
@@ -56,17 +66,17 @@ struct Layout {
   std::vector<std::string> settings = {};
 };
 
-std::vector<Layout> layouts() {
+std::vector<Layout> layouts(int64_t units) {
   const auto parallel = [](const char* key) { return concat("parallel_config.", key, "=2"); };
   const auto batch = [](int64_t size, int64_t count) {
     return std::vector<std::string>{concat("dataset_config.batch_size=", size),
                                     concat("dataset_config.micro_batch_num=", count)};
   };
-  Layout both{"pp 2, dp 2, 2 micro-batches", 4, batch(1, 2)};
+  Layout both{"pp 2, dp 2, 2 micro-batches", 4, batch(units / 4, 2)};
   both.settings.push_back(parallel("pipeline_model_parallel_size"));
   return {{"one process"},
-          {"2 micro-batches", 1, batch(2, 2)},
-          {"dp 2", 2, batch(2, 1)},
+          {"2 micro-batches", 1, batch(units / 2, 2)},
+          {"dp 2", 2, batch(units / 2, 1)},
           {"tp 2", 2, {parallel("tensor_model_parallel_size")}},
           {"cp 2", 2, {parallel("context_parallel_size")}},
           both};
@@ -104,7 +114,17 @@ std::string config_text(const fs::path& root,
   const fs::path folder = root / name;
   Json task = given.at("settings");
   task["task"] = given.at("task");
-  task["data"] = {(root / "data" / (given.at("data").get<std::string>() + ".jsonl")).string()};
+  if (is_grpo(given)) {
+    task["rollouts"] = (folder / "rollouts.jsonl").string();
+    task["num_generations"] = given.at("groups");
+    task["max_completion_length"] = given.at("max_completion_length");
+    task["num_iterations"] = steps;
+    if (task.contains("beta")) {
+      task["reference"] = (root / "reference").string();
+    }
+  } else {
+    task["data"] = {(root / "data" / (given.at("data").get<std::string>() + ".jsonl")).string()};
+  }
   const bool has_adapter = fs::is_directory(folder / "adapter");
   if (given.contains("reference")) {
     task["reference"] =
@@ -128,6 +148,7 @@ std::string config_text(const fs::path& root,
                               {"shuffle", false},
                               {"tokenizer_type", "huggingface"},
                               {"tokenizer_model", (root / "policy").string()}};
+  config["dataset_config"] = {{"batch_size", units_of(given)}, {"shuffle", false}};
   config["optimizer_config"] = {{"optimizer_type", "AdamW"},
                                 {"learning_rate", given.at("lr")},
                                 {"lr_decay_style", "constant"},
@@ -164,6 +185,22 @@ void compare_step(const Json& found, const Json& expected, const Bounds& bounds)
   }
 }
 
+// What TRL says of completions when they are made, in float32. Its functions have names, the lists
+// of stored rewards have none.
+void compare_generation(const Json& found, const Json& logged) {
+  for (const auto& [name, value] : logged.items()) {
+    std::string own = name;
+    for (const auto& [theirs, ours] :
+         {std::pair{"/first/", "/reward_1/"}, std::pair{"/second/", "/reward_2/"}}) {
+      if (const size_t at = own.find(theirs); at != std::string::npos) {
+        own.replace(at, std::string(theirs).size(), ours);
+      }
+    }
+    ASSERT_TRUE(found.contains(own)) << own;
+    EXPECT_NEAR(found.at(own).get<double>(), value.get<double>(), 1e-6) << own;
+  }
+}
+
 class PostTrainingCases : public testing::Test {
  protected:
   PostTrainingCases() {
@@ -173,6 +210,7 @@ class PostTrainingCases : public testing::Test {
     for (const auto& [name, values] : spread.items()) {
       const Json task = json_of(root_ / name / "case.json").at("task");
       if (post_training::is_preference_task(task.get<std::string>()) || task == "reward") {
+      if (task == "grpo" || post_training::is_preference_task(task.get<std::string>())) {
         bounds_.emplace(name, Bounds(values));
       }
     }
@@ -181,10 +219,11 @@ class PostTrainingCases : public testing::Test {
   void replay(const std::string& name, const Bounds& bounds, const Layout& layout) const {
     SCOPED_TRACE(name + " (" + layout.name + ")");
     const std::vector<Json> expected = lines_of(root_ / name / "trace_fp64.jsonl");
+    const Json given = json_of(root_ / name / "case.json");
     const fs::path output = scratch_ / (name + " " + layout.name);
-    const AllConfig config = init_configs_from_text(
-        config_text(root_, name, json_of(root_ / name / "case.json"), expected.size(), output),
-        name + ".yaml", {.overrides = layout.settings});
+    const AllConfig config =
+        init_configs_from_text(config_text(root_, name, given, expected.size(), output),
+                               name + ".yaml", {.overrides = layout.settings});
     run_thread_ranks(layout.ranks, [&](const std::shared_ptr<ProcessGroup>& world) {
       pretrain(config,
                {.world = world, .parts = diagnosis::run_parts(), .task = post_training::run_task});
@@ -195,6 +234,9 @@ class PostTrainingCases : public testing::Test {
     ASSERT_FALSE(found.empty());
     for (size_t i = 0; i < found.size(); ++i) {
       compare_step(found[i], expected[i], bounds);
+      if (is_grpo(given)) {
+        compare_generation(found[i], given.at("logged_at_generation"));
+      }
     }
   }
 
@@ -207,7 +249,8 @@ class PostTrainingCases : public testing::Test {
 TEST_F(PostTrainingCases, AreWhatTrlComputesInEveryLayout) {
   ASSERT_FALSE(bounds_.empty()) << root_ << " holds no cases";
   for (const auto& [name, bounds] : bounds_) {
-    for (const Layout& layout : layouts()) {
+    const int64_t units = units_of(json_of(root_ / name / "case.json"));
+    for (const Layout& layout : layouts(units)) {
       replay(name, bounds, layout);
     }
   }

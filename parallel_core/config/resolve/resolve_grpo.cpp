@@ -5,6 +5,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/resolve/resolve.h"
+#include "parallel_core/config/schema/schema.h"
 #include "parallel_core/config/yaml/value.h"
 
 namespace tapestry::config {

@@ -184,7 +184,8 @@ void GrpoObjective::begin_step(ParallelModel& model,
                     "post_training_config.task grpo has no evaluation; leave eval_interval out");
   batch_ = drawn_->batch;
   const bool is_sampled = !config_.rollouts.has_value();
-  shows_mismatch_ = is_sampled && drawn_->step % plan_.steps() == 0;
+  shows_mismatch_ =
+      is_sampled && !batch_->old_log_probs.empty() && drawn_->step % plan_.steps() == 0;
   most_mismatch_ = 0;
   one_order_.reset();
   if (is_sampled && config_.zero_mismatch) {

@@ -76,6 +76,7 @@ class GrpoObjectiveTest : public ::testing::Test {
  protected:
   GrpoObjectiveTest() {
     PostTrainingConfig& p = config_.post_training_config;
+    p.rollouts = "stored.jsonl";
     p.loss_type = {"dapo"};
     p.beta = 0.0;
     p.num_generations = 2;
