@@ -23,10 +23,9 @@ class ExampleTask : public RunTask {
  protected:
   /// After open_data(). Objectives share them, so that they live as long as these.
   const std::shared_ptr<const TaskExamples>& examples() const { return examples_; }
-  /// After prepare(), of the examples' sequences, by TaskExamples::sequence_of; null without a
-  /// reference.
+  /// After prepare(), of the examples' sequences; null without a reference.
   const std::shared_ptr<const LogProbTable>& reference() const { return reference_; }
-  /// The same of TaskExamples::mismatched, by the numbers of micro-batches.
+  /// The same of TaskExamples::mismatched.
   const std::shared_ptr<const LogProbTable>& mismatched_reference() const {
     return mismatched_reference_;
   }

@@ -34,7 +34,7 @@ LongSequences long_sequences_of(const AllConfig& config) {
   if (p.truncation_mode == "keep_end") {
     return LongSequences::kKeepEnd;
   }
-  return task == "dpo" ? LongSequences::kKeepStart : LongSequences::kKeepStartDropPrompts;
+  return LongSequences::kKeepStart;
 }
 
 const char* name_of(LongSequences how) {
@@ -43,8 +43,6 @@ const char* name_of(LongSequences how) {
       return "keep_start";
     case LongSequences::kKeepEnd:
       return "keep_end";
-    case LongSequences::kKeepStartDropPrompts:
-      return "keep_start, long prompts left out";
     case LongSequences::kDrop:
       return "left out";
   }
@@ -186,16 +184,15 @@ class TaskDataRun {
     std::vector<ExchangedUnits> parts;
     auto order = std::make_shared<UnitOrder>(training_order());
     const auto part = [&](int64_t first, int64_t count, std::function<int64_t(int64_t)> of) {
-      check<ValueError>(count >= group, "post_training_config.task kto: a step takes ", group,
-                        " examples, whose completions are exchanged, but ",
-                        first == 0 ? kData : kValidationData, " has ", count,
-                        "; lower dataset_config.batch_size or micro_batch_num");
+      check<ValueError>(count > 1,
+                        "post_training_config.task kto: ", first == 0 ? kData : kValidationData,
+                        " has one example, whose completion cannot be exchanged with another's; "
+                        "add examples, or set post_training_config.loss_type: apo_zero_unpaired");
       parts.push_back({.first = first, .count = count, .order = std::move(of)});
     };
     part(0, examples_->train_units, [order](int64_t place) { return order->unit(place); });
-    if (const int64_t count = examples_->validation_units(); count > 0) {
-      // Whole steps alone are evaluated.
-      part(examples_->train_units, count < group ? count : count / group * group,
+    if (examples_->validation_units() > 0) {
+      part(examples_->train_units, examples_->validation_units(),
            [](int64_t place) { return place; });
     }
     examples_->mismatched = mismatched_pairs(whole, parts, group, options_.max_tokens);
@@ -204,7 +201,8 @@ class TaskDataRun {
   UnitOrder training_order() const {
     return {examples_->train_units, config_.dataset_config.shuffle.value_or(true),
             config_.training_config.seed,
-            *p_.task == "kto" ? EpochOrder::kOfFirst : EpochOrder::kOwn};
+            *p_.task == "kto" ? EpochOrder::kOfFirst : EpochOrder::kOwn,
+            internal::batch_of(config_)};
   }
 
   void take_up(const DataState* resumed) {
@@ -225,7 +223,9 @@ class TaskDataRun {
     if (conversations_ > 0) {
       task.chat_date = found_.chat_date;
     }
-    task.group = examples_->mismatched.size() > 0 ? internal::batch_of(config_) : 0;
+    const int64_t group = internal::batch_of(config_);
+    const bool matters = examples_->mismatched.size() > 0 || examples_->train_units % group != 0;
+    task.group = matters ? group : 0;
     task.ids_crc64 = train_checksum_;
     internal::take_up(config_, resumed, use_, now, run_);
     run_.start = now.position;
@@ -237,29 +237,22 @@ class TaskDataRun {
     const int64_t train = examples_->train_units;
     const int64_t group = internal::batch_of(config_);
     const RowRoom room = row_room(config_, pad_id_);
-    const bool told_apart = examples_->mismatched.size() > 0 && depends_on_epoch(train, group);
-    run_.train = std::make_unique<UnitSource>(
-        set, training_order(), UnitSourceOptions{.room = room, .group = told_apart ? group : 0});
+    run_.train =
+        std::make_unique<UnitSource>(set, training_order(), UnitSourceOptions{.room = room});
     const int64_t validation = examples_->validation_units();
     if (validation == 0) {
       return;
     }
-    check<ValueError>(validation >= group, kValidationData, ": has ", validation, " ",
-                      unit_name(options_.format, validation != 1), ", one global batch needs ",
-                      group, "; lower dataset_config.batch_size, or add examples");
-    const int64_t read = std::min(validation / group, config_.training_config.eval_iters) * group;
+    const int64_t read = std::min(validation, config_.training_config.eval_iters * group);
     if (read < validation) {
-      run_.remarks.push_back(
-          concat("an evaluation reads the first ", read, " of the ", validation, " ",
-                 unit_name(options_.format, true), " of ", kValidationData,
-                 ": training_config.eval_iters ", config_.training_config.eval_iters,
-                 " global batches of ", group,
-                 read + group <= validation
-                     ? concat("; ", validation / group, " would read all whole ones")
-                     : std::string()));
+      run_.remarks.push_back(concat(
+          "an evaluation reads the first ", read, " of the ", validation, " ",
+          unit_name(options_.format, true), " of ", kValidationData,
+          ": training_config.eval_iters ", config_.training_config.eval_iters,
+          " global batches of ", group, "; ", (validation + group - 1) / group, " would read all"));
     }
     run_.validation = std::make_unique<UnitSource>(
-        set, UnitOrder(validation, /*shuffle=*/false, 0),
+        set, UnitOrder(validation, /*shuffle=*/false, /*seed=*/0, EpochOrder::kOwn, group),
         UnitSourceOptions{.room = room, .first_unit = train, .samples = validation});
   }
 

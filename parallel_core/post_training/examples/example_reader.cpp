@@ -205,14 +205,10 @@ class ReadingExamples {
     const LongSequences how = options_.long_sequences;
     const bool is_dropped =
         (how == LongSequences::kDrop && std::any_of(answers.begin(), answers.end(), is_long)) ||
-        (how == LongSequences::kKeepStartDropPrompts &&
-         std::any_of(answers.begin(), answers.end(), fills_up));
+        (how == LongSequences::kKeepStart && std::any_of(answers.begin(), answers.end(), fills_up));
     if (is_dropped) {
       counts.first_dropped = counts.dropped++ == 0 ? place : counts.first_dropped;
       return false;
-    }
-    if (how == LongSequences::kKeepStart && std::any_of(answers.begin(), answers.end(), fills_up)) {
-      counts.first_nothing_left = counts.nothing_left++ == 0 ? place : counts.first_nothing_left;
     }
     for (const EncodedAnswer& answer : answers) {
       counts.cut += is_long(answer) ? 1 : 0;
@@ -287,12 +283,6 @@ std::vector<std::string> remarks_on(const ReadExamples& read,
                 options.long_sequences == LongSequences::kDrop ? "what it holds is longer than "
                                                                : "a prompt alone fills ",
                 options.max_tokens, " tokens; the first is ", c.first_dropped));
-  remark(c.nothing_left,
-         concat("of ", counted(c.nothing_left, "example", "examples"), " the prompt alone fills ",
-                options.max_tokens,
-                " tokens, so that nothing of an answer is left: nothing is learned from it, but it "
-                "counts among the others; the first is ",
-                c.first_nothing_left));
   remark(c.empty, concat(counted(c.empty, "answer says", "answers say"), " nothing: ",
                          c.empty == 1 ? "it is" : "they are", " the end of a text alone"));
   remark(c.equal, concat("of ", counted(c.equal, "pair", "pairs"),

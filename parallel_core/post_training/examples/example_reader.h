@@ -14,11 +14,9 @@ namespace tapestry::post_training {
 
 /// What becomes of a prompt with its completion that has more than max_tokens.
 enum class LongSequences {
-  kKeepStart,  ///< the end is left out
+  kKeepStart,  ///< the end is left out, the whole example where a prompt alone has as many
   kKeepEnd,    ///< the start is left out
-  /// The end is left out, but an example whose prompt alone fills it up is left out whole.
-  kKeepStartDropPrompts,
-  kDrop,  ///< the example is left out, of a pair if either is too long
+  kDrop,       ///< the example is left out, of a pair if either is too long
 };
 
 struct ReadingOptions {
@@ -37,8 +35,6 @@ struct ReadingCounts {
   int64_t cut_tokens = 0;
   int64_t dropped = 0;  ///< examples that are left out
   std::string first_dropped;
-  int64_t nothing_left = 0;  ///< examples in which a long prompt leaves nothing of an answer
-  std::string first_nothing_left;
   int64_t empty = 0;      ///< answers that say nothing
   int64_t equal = 0;      ///< pairs of equal answers
   int64_t apart = 0;      ///< answers whose first letter belongs to a token of the prompt

@@ -17,15 +17,11 @@ struct ExchangedUnits {
   std::function<int64_t(int64_t place)> order;
 };
 
-/// Whether a unit's partner depends on the epoch: some groups then reach over the end of one.
-bool depends_on_epoch(int64_t count, int64_t group);
-
-/// Of the units of each part, drawn in groups of so many: the prompt of each with the completion of
-/// the one before it in the group, of the first with the last one's; cut at the end to max_tokens.
-/// Numbers are those of `set`, whose sequences are whole; where a unit's partner depends on the
-/// epoch it has a second pair, number set.size() + its own, for when it is the first of its group.
-/// Pairs that no group has are empty. Source: TRL's KTOTrainer, which exchanges within the batch of
-/// one device.
+/// Of the units of each part, drawn in groups of so many, the last of which may have fewer: the
+/// prompt of each with the completion of the one before it in the group, of the first with the last
+/// one's; cut at the end to max_tokens. Numbers are those of `set`, whose sequences are whole.
+/// Pairs of units that no part has are empty. Source: TRL's KTOTrainer, which exchanges within the
+/// batch of one device.
 SequenceSet mismatched_pairs(const SequenceSet& set,
                              const std::vector<ExchangedUnits>& parts,
                              int64_t group,

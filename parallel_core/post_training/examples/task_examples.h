@@ -35,18 +35,14 @@ struct TaskExamples {
   std::vector<double> margins;       ///< kReward, of each unit; empty where no line has one
   std::vector<std::string> lines;    ///< kPrompt, of each unit: the line's JSON object
   std::vector<ExamplePlace> places;  ///< of each unit
-  /// kto: prompts with the completions of other examples of their step, numbered as the sequences
-  /// of micro-batches are (below); those that no step needs are empty. Without: no sequences.
+  /// kto: prompts with the completions of other examples of their step, by the numbers of the
+  /// sequences; those that no step needs are empty. Without: no sequences.
   SequenceSet mismatched;
 
   int64_t units() const { return sequences.units(); }
   int64_t validation_units() const { return units() - train_units; }
-  /// The unit of a sequence's number in a micro-batch (data::RowSequence::number). Where mismatched
-  /// pairs depend on the step, the first example of a step has a number of its own, which is
-  /// sequences.size() higher.
-  int64_t unit_of(int64_t number) const { return number % sequences.size() / sequences.per_unit(); }
-  /// The number in `sequences` of a sequence's number in a micro-batch.
-  int64_t sequence_of(int64_t number) const { return number % sequences.size(); }
+  /// The unit of a sequence's number (data::RowSequence::number).
+  int64_t unit_of(int64_t number) const { return number / sequences.per_unit(); }
 };
 
 }  // namespace tapestry::post_training

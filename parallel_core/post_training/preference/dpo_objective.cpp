@@ -48,7 +48,7 @@ double DpoObjective::policy_sum(std::span<const float> log_probs,
 
 double DpoObjective::reference_sum(const ScoredCompletion& completion,
                                    const ScoredPair& pair) const {
-  const int64_t sequence = examples_->sequence_of(completion.number);
+  const int64_t sequence = completion.number;
   if (!config_.ld_alpha) {
     return reference_->sum(sequence);
   }
@@ -91,14 +91,12 @@ void DpoObjective::begin_step(ParallelModel& model,
 }
 
 void DpoObjective::sort_step(ParallelModel& model, const std::vector<data::Batch>& micro_batches) {
-  const StepScores scores(model, examples_->sequences, micro_batches, room_, overlap_p2p_,
-                          [this](int64_t number) { return examples_->sequence_of(number); });
+  const StepScores scores(model, examples_->sequences, micro_batches, room_, overlap_p2p_);
   std::vector<PairLogProbs> own;
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     for (const ScoredPair& pair : scored_pairs(micro_batches[i])) {
       const auto sum = [&](const ScoredCompletion& completion) {
-        const std::span<const float> tokens =
-            scores.tokens(examples_->sequence_of(completion.number));
+        const std::span<const float> tokens = scores.tokens(completion.number);
         ScoredCompletion there = completion;
         there.begin = 0;
         there.end = std::ssize(tokens);

@@ -24,8 +24,7 @@ KtoObjective::KtoObjective(const AllConfig& config,
 // The sum over this rank's.
 double KtoObjective::log_ratios_of_mismatched(ParallelModel& model,
                                               const std::vector<data::Batch>& micro_batches) const {
-  const StepScores scores(model, examples_->mismatched, micro_batches, room_, overlap_p2p_,
-                          [](int64_t number) { return number; });
+  const StepScores scores(model, examples_->mismatched, micro_batches, room_, overlap_p2p_);
   double sum = 0;
   for (const data::Batch& batch : micro_batches) {
     for (const ScoredCompletion& completion : scored_completions(batch)) {
@@ -64,8 +63,7 @@ Tensor KtoObjective::part(int64_t /*micro_batch*/, const data::Batch& batch, Mod
     const bool desirable =
         examples_->labels[static_cast<size_t>(examples_->unit_of(completion.number))] != 0;
     const double log_prob = log_probs.sum(completion);
-    const double log_ratio =
-        log_prob - references_.examples->sum(examples_->sequence_of(completion.number));
+    const double log_ratio = log_prob - references_.examples->sum(completion.number);
     const CompletionLoss loss = kto_loss(config_, log_ratio, desirable, kl_);
     value += loss.value / count_;
     std::fill(gradient.begin() + completion.begin, gradient.begin() + completion.end,

@@ -11,15 +11,14 @@ StepScores::StepScores(ParallelModel& model,
                        const SequenceSet& set,
                        const std::vector<data::Batch>& micro_batches,
                        const RowRoom& room,
-                       bool overlap_p2p,
-                       const std::function<int64_t(int64_t number)>& sequence_of) {
+                       bool overlap_p2p) {
   SequenceSet own(1);
   int64_t rows = 1;
   for (const data::Batch& batch : micro_batches) {
     rows = std::max(rows, batch.batch);
     for (const auto& row : batch.sequences) {
       for (const data::RowSequence& sequence : row) {
-        const int64_t number = sequence_of(sequence.number);
+        const int64_t number = sequence.number;
         if (own_.emplace(number, own.size()).second) {
           const auto ids = set.ids(number);
           const auto prompt = static_cast<size_t>(set.prompt_tokens(number));

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <span>
 #include <vector>
@@ -19,14 +18,12 @@ namespace tapestry::post_training {
 /// without gradients and with the model in evaluation mode.
 class StepScores {
  public:
-  /// `sequence_of` gives the number in the set of a sequence's number in a micro-batch. Collective
-  /// over the job.
+  /// Collective over the job.
   StepScores(ParallelModel& model,
              const SequenceSet& set,
              const std::vector<data::Batch>& micro_batches,
              const RowRoom& room,
-             bool overlap_p2p,
-             const std::function<int64_t(int64_t number)>& sequence_of);
+             bool overlap_p2p);
 
   /// Of the scored tokens of a sequence of the set.
   std::span<const float> tokens(int64_t sequence) const { return table_.tokens(own_.at(sequence)); }

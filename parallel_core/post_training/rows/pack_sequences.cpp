@@ -71,12 +71,28 @@ void fill_up_padded(data::Batch& batch, size_t row, int64_t first, int64_t count
   std::fill_n(batch.loss_mask.begin() + start, counted, 1.0F);
 }
 
+data::Batch row_of_padding(const RowRoom& room) {
+  const auto length = static_cast<size_t>(room.unit);
+  data::Batch batch;
+  batch.batch = 1;
+  batch.seq = room.unit;
+  batch.tokens.assign(length, room.pad_id);
+  batch.labels.assign(length, room.pad_id);
+  batch.loss_mask.assign(length, 0.0F);
+  batch.sample_ids = {0};
+  batch.sequences.resize(1);
+  return batch;
+}
+
 }  // namespace
 
 data::Batch pack_sequences(const SequenceSet& set,
                            std::span<const int64_t> numbers,
                            const RowRoom& room,
                            int64_t longest) {
+  if (numbers.empty()) {
+    return row_of_padding(room);
+  }
   std::vector<int64_t> lengths;
   for (const int64_t number : numbers) {
     lengths.push_back(std::max<int64_t>(std::ssize(set.ids(number)), 1));

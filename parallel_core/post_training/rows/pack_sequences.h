@@ -40,7 +40,8 @@ inline bool counts_padding(const RowRoom& room) {
 /// other. Labels are the next tokens, loss_mask is 1 where the label belongs to a completion;
 /// Batch::sequences says what lies where, with the numbers given. sample_ids are those of the
 /// rows' first sequences. Where padding counts, it does so up to at least `longest` tokens: the
-/// longest sequence may be in another micro-batch. ValueError for a sequence longer than
+/// longest sequence may be in another micro-batch. Of no sequences a row of padding, of which
+/// nothing counts. ValueError for a sequence longer than
 /// seq_length.
 data::Batch pack_sequences(const SequenceSet& set,
                            std::span<const int64_t> numbers,

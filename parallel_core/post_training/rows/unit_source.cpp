@@ -15,18 +15,21 @@ std::vector<int64_t> ones(int64_t count) {
 
 }  // namespace
 
-UnitOrder::UnitOrder(int64_t units, bool shuffle, int64_t seed, EpochOrder epochs)
+UnitOrder::UnitOrder(int64_t units, bool shuffle, int64_t seed, EpochOrder epochs, int64_t step)
     : rows_({ones(units)}, {}, {.capacity = 1, .packing = false, .shuffle = shuffle, .seed = seed}),
-      epochs_(epochs) {}
+      epochs_(epochs),
+      epoch_((units + step - 1) / step * step) {}
 
 int64_t UnitOrder::unit(int64_t sample) {
-  if (epochs_ == EpochOrder::kOfFirst) {
-    sample %= units();
+  const int64_t place = sample % epoch_;
+  if (place >= units()) {
+    return kNone;
   }
-  while (rows_.num_rows() <= sample) {
+  const int64_t row = (epochs_ == EpochOrder::kOfFirst ? 0 : epoch(sample) * units()) + place;
+  while (rows_.num_rows() <= row) {
     rows_.add_epoch();
   }
-  return rows_.row(sample).front();
+  return rows_.row(row).front();
 }
 
 UnitSource::UnitSource(std::shared_ptr<const SequenceSet> set,
@@ -53,45 +56,30 @@ data::Batch UnitSource::micro_batch(data::BatchPosition position,
   // As TRL has them: the first sequences of all units, then the second ones.
   for (int64_t side = 0; side < per_unit; ++side) {
     for (int64_t i = 0; i < micro_batch_size; ++i) {
-      numbers.push_back((options_.first_unit + order_.unit(first + i)) * per_unit + side);
+      if (const int64_t unit = order_.unit(first + i); unit != UnitOrder::kNone) {
+        numbers.push_back((options_.first_unit + unit) * per_unit + side);
+      }
     }
   }
   // Padding that counts goes on to the longest sequence of the step, in any layout.
   const int64_t units =
       counts_padding(options_.room) ? micro_batch_num * micro_batch_size * dp_size : 0;
   const int64_t longest = longest_of(position.first_sample, units);
-  data::Batch batch = pack_sequences(*set_, numbers, options_.room, longest);
-  if (options_.group > 0) {
-    tell_first_apart(batch, first, micro_batch_size);
-  }
-  return batch;
+  return pack_sequences(*set_, numbers, options_.room, longest);
 }
 
 // Tokens of the longest sequence of so many samples; 0 of none.
 int64_t UnitSource::longest_of(int64_t first, int64_t samples) {
   const int64_t per_unit = set_->per_unit();
   int64_t longest = 0;
-  for (int64_t i = 0; i < samples * per_unit; ++i) {
-    const int64_t unit = options_.first_unit + order_.unit(first + i / per_unit);
-    longest = std::max<int64_t>(longest, std::ssize(set_->ids(unit * per_unit + i % per_unit)));
-  }
-  return longest;
-}
-
-// Of `samples` samples, of which `first` is the first one.
-void UnitSource::tell_first_apart(data::Batch& batch, int64_t first, int64_t samples) {
-  const int64_t group = options_.group;
-  for (int64_t k = (first + group - 1) / group * group; k < first + samples; k += group) {
-    const int64_t unit = options_.first_unit + order_.unit(k);
-    const int64_t per_unit = set_->per_unit();
-    for (auto& row : batch.sequences) {
-      for (data::RowSequence& sequence : row) {
-        if (sequence.number < set_->size() && sequence.number / per_unit == unit) {
-          sequence.number += set_->size();
-        }
-      }
+  for (int64_t i = 0; i < samples; ++i) {
+    const int64_t unit = order_.unit(first + i);
+    for (int64_t side = 0; side < per_unit && unit != UnitOrder::kNone; ++side) {
+      const int64_t number = (options_.first_unit + unit) * per_unit + side;
+      longest = std::max<int64_t>(longest, std::ssize(set_->ids(number)));
     }
   }
+  return longest;
 }
 
 }  // namespace tapestry::post_training

@@ -18,16 +18,25 @@ enum class EpochOrder : uint8_t { kOwn, kOfFirst };
 /// own each epoch, epoch after epoch without end. Not thread-safe.
 class UnitOrder {
  public:
-  UnitOrder(int64_t units, bool shuffle, int64_t seed, EpochOrder epochs = EpochOrder::kOwn);
+  /// Where a step draws `step` units, an epoch ends with a step, which has what is left, as in TRL.
+  UnitOrder(int64_t units,
+            bool shuffle,
+            int64_t seed,
+            EpochOrder epochs = EpochOrder::kOwn,
+            int64_t step = 1);
 
   int64_t units() const { return rows_.num_examples(); }
-  /// The unit that is drawn as number `sample`, from 0 over all epochs.
+  /// The unit that is drawn as number `sample`, from 0 over all epochs; kNone for those that the
+  /// last step of an epoch lacks.
   int64_t unit(int64_t sample);
-  int64_t epoch(int64_t sample) const { return sample / units(); }
+  int64_t epoch(int64_t sample) const { return sample / epoch_; }
+
+  static constexpr int64_t kNone = -1;
 
  private:
   sft::RowOrder rows_;
   EpochOrder epochs_;
+  int64_t epoch_;  // samples from one to the next
 };
 
 struct UnitSourceOptions {
@@ -35,13 +44,11 @@ struct UnitSourceOptions {
   int64_t first_unit = 0;  ///< of the set, which the order's unit 0 is
   /// Samples that can be drawn; 0: epochs do not end.
   int64_t samples = 0;
-  /// Not 0: the first unit of each group of so many samples is told apart, by numbers of its
-  /// sequences that are the set's size higher.
-  int64_t group = 0;
 };
 
 /// batch_size counts units: micro-batch m of a step is batch_size * dp_size successive units, of
 /// which rank r takes the r-th part, packed into rows. A step has the same units in every layout.
+/// What of an epoch's last step there is nothing for is a row of padding.
 class UnitSource final : public data::DataSource {
  public:
   UnitSource(std::shared_ptr<const SequenceSet> set, UnitOrder order, const RowRoom& room)
@@ -63,7 +70,6 @@ class UnitSource final : public data::DataSource {
 
  private:
   int64_t longest_of(int64_t first, int64_t samples);
-  void tell_first_apart(data::Batch& batch, int64_t first, int64_t samples);
 
   std::shared_ptr<const SequenceSet> set_;
   UnitOrder order_;

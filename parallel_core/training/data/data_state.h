@@ -64,7 +64,7 @@ struct TaskDataState {
   int64_t eod = -1;            ///< the token that ends a text, or -1
   std::string template_crc64;  ///< as in ExampleState
   std::string chat_date;
-  int64_t group = 0;      ///< kto: examples of a step, whose completions are exchanged; else 0
+  int64_t group = 0;      ///< examples of a step, with which epochs end; 0: none
   std::string ids_crc64;  ///< of all tokens of the training part
   bool operator==(const TaskDataState&) const = default;
 };

@@ -88,7 +88,7 @@ void compare_tasks(const TaskDataState& now,
     return crc64.empty() ? std::string("none") : concat("one with checksum ", crc64);
   };
   compare("the chat template", shown(now.template_crc64), shown(then.template_crc64));
-  compare("the global batch, whose examples exchange their completions,", now.group, then.group);
+  compare("the global batch, with which epochs end,", now.group, then.group);
   if (found.size() == before) {
     compare("the checksum of the examples' tokens", now.ids_crc64, then.ids_crc64);
   }

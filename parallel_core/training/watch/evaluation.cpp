@@ -103,6 +103,18 @@ Tensor whole_logits_of(ParallelModel& model, data::Batch batch) {
   return dense((model.sequence_axis() == 0 ? transpose(logits, 0, 1) : logits).to(kFloat32));
 }
 
+// Of all data-parallel ranks; rows without sequences count themselves.
+double sequences_in(const std::vector<data::Batch>& micro_batches) {
+  double count = 0;
+  for (const data::Batch& batch : micro_batches) {
+    for (const auto& row : batch.sequences) {
+      count += static_cast<double>(row.size());
+    }
+    count += batch.sequences.empty() ? static_cast<double>(batch.batch) : 0;
+  }
+  return sum_over(get_data_parallel_group(), count);
+}
+
 // Further passes, which make logits.
 void add_to(std::vector<MetricSums>& sums,
             ParallelModel& model,
@@ -171,16 +183,21 @@ std::map<std::string, double> evaluate_objective(ParallelModel& model,
                                                  int64_t step,
                                                  const std::vector<EvaluationMetric>& metrics) {
   const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
-  const int64_t available = whole_batches(source, batch, iterations);
+  // The last step has what is left.
+  const int64_t available = std::min(iterations, (source.size_in_samples() + batch - 1) / batch);
+  check<ValueError>(available > 0, "evaluation: the data hold no sample");
   const PhaseScope phase("evaluation");
   const NoGradGuard guard;
   model.eval();
   double loss = 0;
+  double weights = 0;
   std::map<std::string, double> values;
-  std::map<std::string, int64_t> counts;  // a step need not measure everything
+  std::map<std::string, double> weights_of;  // a step need not measure everything
   std::vector<MetricSums> sums(metrics.begin(), metrics.end());
   for (int64_t i = 0; i < available; ++i) {
     const std::vector<data::Batch> micro_batches = step_batches(source, config, {i, i * batch});
+    const double weight = sequences_in(micro_batches);
+    weights += weight;
     objective.begin_step(model, step, micro_batches, /*training=*/false);
     PipelineWork work = pipeline_work(
         model, micro_batches,
@@ -195,8 +212,8 @@ std::map<std::string, double> evaluate_objective(ParallelModel& model,
     work.messages.overlap = config.parallel_config.overlap_p2p_comm;
     get_forward_backward_func(work.chunks)(work);
     for (const auto& [name, value] : objective.finish_step()) {
-      values[name] += value;
-      ++counts[name];
+      values[name] += weight * value;
+      weights_of[name] += weight;
     }
     add_to(sums, model, micro_batches);
   }
@@ -205,11 +222,21 @@ std::map<std::string, double> evaluate_objective(ParallelModel& model,
   sum_over_pipeline(all);
   sum_over(get_data_parallel_group(), all);
   for (auto& [name, value] : values) {
-    value /= static_cast<double>(counts[name]);
+    value /= weights_of[name];
   }
-  values["loss"] = all[0] / static_cast<double>(available);
+  values["loss"] = all[0] / weights;
   for (size_t i = 0; i < metrics.size(); ++i) {
     values[metrics[i].name] = sums[i].value();
+  }
+  const auto& wanted = config.training_config.eval_metric;
+  if (wanted && !values.contains(*wanted)) {
+    std::string names;
+    for (const auto& [name, value] : values) {
+      names += concat(names.empty() ? "" : ", ", name);
+    }
+    throw ValueError(concat("training_config.eval_metric is '", *wanted,
+                            "', but evaluations of this task compute ", names,
+                            "; name one of these"));
   }
   return values;
 }

@@ -41,10 +41,12 @@ std::map<std::string, double> evaluate_with(ParallelModel& model,
                                             int64_t iterations,
                                             const std::vector<EvaluationMetric>& metrics);
 
-/// What a task's objective says of whole steps of the data, each value the mean over `iterations`
-/// of them, or as many as there are: its loss as "loss", and what it measures by name; the metrics
-/// of evaluate_with over the same batches. The same on every rank. `step` is that of the training.
-/// ValueError if there is not one step, and as evaluate_with.
+/// What a task's objective says of the data: its loss as "loss", and what it measures by name, each
+/// the mean over `iterations` global batches, or as many as there are, of which the last one may be
+/// smaller; weighed with their sequences, so that each counts the same. Beside it the metrics of
+/// evaluate_with. The same on every rank. `step` is that of the training. ValueError for a
+/// training_config.eval_metric that is not among the values, if there is no sample, and as
+/// evaluate_with.
 std::map<std::string, double> evaluate_objective(ParallelModel& model,
                                                  StepObjective& objective,
                                                  data::DataSource& source,

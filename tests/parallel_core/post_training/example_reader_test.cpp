@@ -175,12 +175,12 @@ TEST_F(ExampleReader, LongExamples) {
       "{\"prompt\": \"pp\", \"chosen\": \"xyz\", \"rejected\": \"x\"}\n"
       "{\"prompt\": \"pppp\", \"chosen\": \"x\", \"rejected\": \"y\"}\n";
   const ReadExamples kept = read(text);
-  EXPECT_EQ(kept.sequences.units(), 2);
+  EXPECT_THAT(sequences(kept), ElementsAre("pp|xyz.", "pp|x."));
   EXPECT_THAT(remarks(kept),
-              ElementsAre(Says("3 prompts ... longer than 4 tokens ... 6 tokens ... at the end"),
-                          Says("1 example ... nothing of an answer ... f.jsonl:2")));
-  options_.long_sequences = LongSequences::kKeepStartDropPrompts;
-  EXPECT_THAT(sequences(read(text)), ElementsAre("pp|xyz.", "pp|x."));
+              ElementsAre(Says("1 prompt ... longer than 4 tokens ... 2 tokens ... at the end"),
+                          Says("1 example ... prompt alone fills 4 tokens ... f.jsonl:2")));
+  options_.long_sequences = LongSequences::kKeepEnd;
+  EXPECT_EQ(read(text).sequences.units(), 2);
   options_.long_sequences = LongSequences::kDrop;
   const ReadExamples none = read(text);
   EXPECT_EQ(none.sequences.units(), 0);

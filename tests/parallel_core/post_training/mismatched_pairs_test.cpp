@@ -32,33 +32,32 @@ std::string pair_text(const SequenceSet& pairs, int64_t number) {
 // Goes through the steps of three epochs as the run draws them.
 void expect_partners(int64_t units, int64_t group, bool shuffle, int64_t ranks) {
   const auto set = examples(units);
-  UnitOrder order(units, shuffle, 3, EpochOrder::kOfFirst);
+  UnitOrder order(units, shuffle, 3, EpochOrder::kOfFirst, group);
   const SequenceSet pairs = mismatched_pairs(
       *set,
       {{.first = 0, .count = units, .order = [&](int64_t place) { return order.unit(place); }}},
       group, 10);
-  const bool depends = depends_on_epoch(units, group);
-  EXPECT_EQ(pairs.size(), depends ? 2 * units : units);
-  UnitSource source(set, UnitOrder(units, shuffle, 3, EpochOrder::kOfFirst),
-                    UnitSourceOptions{.room = {.seq_length = 8}, .group = depends ? group : 0});
-  for (int64_t step = 0; step < 3 * units / group; ++step) {
-    std::vector<int64_t> numbers;
+  UnitSource source(set, UnitOrder(units, shuffle, 3, EpochOrder::kOfFirst, group),
+                    RowRoom{.seq_length = 8});
+  const int64_t steps = (units + group - 1) / group;
+  for (int64_t step = 0; step < 3 * steps; ++step) {
+    std::vector<int64_t> drawn;
     for (int64_t rank = 0; rank < ranks; ++rank) {
       const data::Batch batch =
           source.micro_batch({step, step * group}, 0, 1, group / ranks, rank, ranks);
       for (const auto& row : batch.sequences) {
         for (const data::RowSequence& sequence : row) {
-          numbers.push_back(sequence.number);
+          drawn.push_back(sequence.number);
         }
       }
     }
-    for (int64_t i = 0; i < group; ++i) {
+    const int64_t count = std::min(group, units - step % steps * group);
+    ASSERT_EQ(std::ssize(drawn), count);
+    for (int64_t i = 0; i < count; ++i) {
       const int64_t unit = order.unit(step * group + i);
-      const int64_t partner = order.unit(step * group + (i + group - 1) % group);
-      const auto number = std::find_if(numbers.begin(), numbers.end(),
-                                       [&](int64_t n) { return n % units == unit; });
-      ASSERT_NE(number, numbers.end());
-      EXPECT_EQ(pair_text(pairs, *number),
+      const int64_t partner = order.unit(step * group + (i + count - 1) % count);
+      EXPECT_THAT(drawn, ::testing::Contains(unit));
+      EXPECT_EQ(pair_text(pairs, unit),
                 std::to_string(10 + unit) + " " + std::to_string(100 + partner) + " 7 ")
           << "step " << step << ", place " << i;
     }
@@ -73,6 +72,7 @@ TEST(MismatchedPairs, AreThoseOfEveryStep) {
   expect_partners(7, 4, true, 2);
   expect_partners(6, 4, false, 2);
   expect_partners(5, 2, true, 1);
+  expect_partners(3, 4, false, 4);
 }
 
 TEST(MismatchedPairs, AreCutAtTheEnd) {

@@ -47,7 +47,7 @@ class Dislike final : public StepObjective {
     for (const data::Batch& batch : micro_batches) {
       for (const auto& row : batch.sequences) {
         for (const data::RowSequence& sequence : row) {
-          const int64_t number = examples_->sequence_of(sequence.number);
+          const int64_t number = sequence.number;
           sums_[0] += 1;
           sums_[1] += reference_->sum(number);
           EXPECT_EQ(training, examples_->unit_of(number) < examples_->train_units);
@@ -110,11 +110,13 @@ class ReferenceTest : public ::testing::Test {
   void run(const AllConfig& configuration, int ranks = 1, bool overwrite = false) const {
     run_thread_ranks(ranks,
                      [&](const std::shared_ptr<ProcessGroup>& world) {
-                       pretrain(configuration, {.world = world,
-                                                .overwrite = overwrite,
-                                                .task = [](const AllConfig& /*config*/) {
-                                                  return std::make_unique<DislikeTask>();
-                                                }});
+                       PretrainOptions options;
+                       options.world = world;
+                       options.overwrite = overwrite;
+                       options.task = [](const AllConfig& /*config*/) {
+                         return std::make_unique<DislikeTask>();
+                       };
+                       pretrain(configuration, options);
                        destroy_model_parallel();
                      },
                      {.timeout_seconds = testing::kTestTimeout});
@@ -186,8 +188,7 @@ TEST_F(ReferenceTest, IsTheSameInEveryLayout) {
 TEST_F(ReferenceTest, WithoutTheAdapterItIsTheBase) {
   run(config("base"));
   const Overrides lora = {"lora_config.use_lora=True", "lora_config.lora_rank=2",
-                          "lora_config.lora_b_std=0.5",
-                          "lora_config.target_cells=['.*qkv_proj', '.*out_proj', '.*mlp.*']",
+                          "lora_config.lora_b_std=0.5", "lora_config.lora_alpha=4",
                           "post_training_config.reference=adapter_off"};
   run(config("off", lora));
   expect_same_values("off", "base");

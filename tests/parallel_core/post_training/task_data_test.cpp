@@ -75,7 +75,7 @@ class TaskDataTest : public ::testing::Test {
 };
 
 TEST_F(TaskDataTest, PairsOfAFile) {
-  const TaskData data = open(config("dpo"));
+  const TaskData data = open(config("dpo", {"dataset_config.batch_size=2"}));
   const TaskExamples& examples = *data.examples;
   EXPECT_EQ(examples.units(), 3);
   EXPECT_EQ(examples.train_units, 3);
@@ -84,7 +84,11 @@ TEST_F(TaskDataTest, PairsOfAFile) {
   EXPECT_THAT(data.run.description, Says("pairs.jsonl: 3 pairs ... byte tokenizer"));
   EXPECT_THAT(data.run.trained_ends, ElementsAre(256));
   EXPECT_THAT(units(data, 0, 2), ElementsAre(0, 1, 2, 3));
-  EXPECT_THAT(units(data, 1, 2), ElementsAre(0, 1, 4, 5));
+  // The last step of an epoch has what is left.
+  EXPECT_THAT(units(data, 1, 2), ElementsAre(4, 5));
+  EXPECT_THAT(units(data, 2, 2), ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(data.run.train->epoch(3), 0);
+  EXPECT_EQ(data.run.train->epoch(4), 1);
 }
 
 TEST_F(TaskDataTest, EveryTaskReadsItsFormat) {
@@ -124,9 +128,14 @@ TEST_F(TaskDataTest, ValidationIsReadInOrderAndWhole) {
   const TaskData data = open(with);
   EXPECT_EQ(data.examples->validation_units(), 3);
   EXPECT_EQ(data.run.validation->size_in_samples(), 3);
-  EXPECT_THAT(data.run.remarks, Contains(Says("first 2 of the 3 pairs ... eval_iters")));
   const data::Batch batch = data.run.validation->micro_batch({0, 0}, 0, 1, 2, 0, 1);
   EXPECT_EQ(batch.sequences[0].front().number / 2, 3);  // behind those of training
+  const data::Batch rest = data.run.validation->micro_batch({1, 2}, 0, 1, 2, 0, 1);
+  EXPECT_EQ(rest.sequences[0].size(), 2);
+  AllConfig once = with;
+  once.training_config.eval_iters = 1;
+  const TaskData few = open(once);
+  EXPECT_THAT(few.run.remarks, Contains(Says("first 2 of the 3 pairs ... 2 would read all")));
   // Training is what it is without.
   EXPECT_EQ(data.run.opened.task->ids_crc64, open(config("dpo")).run.opened.task->ids_crc64);
 }
@@ -184,6 +193,11 @@ TEST_F(TaskDataTest, ARunGoesOnWithTheSameExamples) {
   EXPECT_THAT(difference(config("dpo", {"dataset_config.shuffle=True"})), Says("shuffle is True"));
   dir_.write("pairs.jsonl", std::string(kPairs) + kPairs);
   EXPECT_THAT(difference(same), Says("post_training_config.data ... bytes ... it was"));
+  // Another global batch ends epochs elsewhere.
+  dir_.write("pairs.jsonl", kPairs);
+  EXPECT_EQ(open(config("dpo", {"dataset_config.batch_size=3"}), &then).run.start.first_sample, 2);
+  EXPECT_THAT(difference(config("dpo", {"dataset_config.batch_size=2"})), Says("global batch"));
+  dir_.write("pairs.jsonl", std::string(kPairs) + kPairs);
   // With other data at their beginning.
   const TaskData anew = open(config("dpo", {"training_config.new_dataset=True"}), &then);
   EXPECT_EQ(anew.run.start.first_sample, 0);
@@ -206,8 +220,6 @@ TEST_F(TaskDataTest, WhatCannotBeIsRefused) {
   EXPECT_THAT(message_of<ValueError>(
                   [&] { open(config("reward", {"post_training_config.max_length=2"})); }),
               Says("post_training_config.data ... none is left ... max_length ... 2"));
-  EXPECT_THAT(message_of<ValueError>([&] { open(config("kto", {"dataset_config.batch_size=9"})); }),
-              Says("9 examples"));
   // A text cannot be opened in place of a task's examples.
   EXPECT_THAT(
       message_of<ValueError>([&] { run_parallel(1, {}, [&] { open_data(config("dpo")); }); }),
