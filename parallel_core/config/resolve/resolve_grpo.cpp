@@ -49,11 +49,6 @@ void idle_with_loss(Resolution& r, const PostTrainingConfig& p) {
 
 void resolve_completions(Resolution& r, const PostTrainingConfig& p) {
   if (!p.rollouts) {
-    if (!p.data) {
-      r.error(grpo_key("rollouts"),
-              "is missing, and so is post_training_config.data; task grpo needs one of them: "
-              "stored completions with rewards, or prompts to sample completions of");
-    }
     return;
   }
   if (p.data) {
@@ -81,12 +76,7 @@ void resolve_grpo(Resolution& r) {
                    *p.steps_per_generation,
                    "; they say the same in completions and in steps: leave one of them out"));
   }
-  if (config.training_config.rampup_batch_size) {
-    r.error("training_config.rampup_batch_size",
-            "lets the batch grow, but completions of task grpo are made for steps of one size; "
-            "leave it out");
-  }
-  if (config.training_config.eval_interval) {
+  if (config.training_config.eval_interval && (p.rollouts || p.validation_data)) {
     r.error("training_config.eval_interval",
             "asks for evaluations, which task grpo has none of: its metrics are those of the "
             "completions that it trains on; set it to null");

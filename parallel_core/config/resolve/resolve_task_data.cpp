@@ -51,7 +51,8 @@ void require_data(Resolution& r, const std::string& task) {
     return;
   }
   if (!p.data && !has_others) {
-    r.error(kTaskData, concat("is not given; name the files of examples for task ", task));
+    r.error(kTaskData, concat("is not given; name the files of examples for task ", task,
+                              task == "grpo" ? ", or stored completions with rollouts" : ""));
   } else if (p.data && p.data->empty()) {
     r.error(kTaskData, "is empty; name files, or leave the key out");
   }

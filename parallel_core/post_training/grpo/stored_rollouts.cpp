@@ -1,12 +1,13 @@
 #include "parallel_core/post_training/grpo/stored_rollouts.h"
 
-#include <numeric>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/parallel_state.h"
 #include "parallel_core/post_training/grpo/advantages.h"
-#include "parallel_core/post_training/reference/score_sequences.h"
+#include "parallel_core/post_training/reference/reference_model.h"
 #include "text/util/numbers.h"
 
 namespace tapestry::post_training {
@@ -80,19 +81,12 @@ void StoredRollouts::prepare(const AllConfig& config, const ModelBeforeTraining&
   if (config_.beta.value_or(0) <= 0) {
     return;
   }
-  model.load(config_.reference.value_or(""));
-  const SequenceSet& completions = file_.all.completions;
-  std::vector<int64_t> numbers(static_cast<size_t>(completions.size()));
-  std::iota(numbers.begin(), numbers.end(), int64_t{0});
-  LogProbTable table(completions);
-  score_shared(model.model, completions, numbers,
-               {.room = room_,
-                .rows = config.dataset_config.batch_size,
-                .temperature = config_.temperature,
-                .overlap_p2p = config.parallel_config.overlap_p2p_comm},
-               table);
-  for (const int64_t number : numbers) {
-    const auto values = std::as_const(table).tokens(number);
+  TaskExamples examples;
+  examples.sequences = file_.all.completions;
+  const LogProbTable table =
+      reference_log_probs(config, examples, room_, model, get_world_group()).sequences;
+  for (int64_t i = 0; i < table.size(); ++i) {
+    const std::span<const float> values = table.tokens(i);
     file_.all.ref_log_probs.add(std::vector<double>(values.begin(), values.end()));
   }
   number_ = -1;  // batches are made anew, with these

@@ -108,6 +108,12 @@ std::string model_text(const AllConfig& config,
                       : concat(text, ", computed in ", name_of(config.model_config.compute_dtype));
 }
 
+// What logits are divided by: of grpo, as those of the policy.
+double temperature_of(const AllConfig& config) {
+  const PostTrainingConfig& p = config.post_training_config;
+  return p.task == "grpo" ? p.temperature : 1.0;
+}
+
 void score_all(ParallelModel& model,
                const SequenceSet& set,
                const ScoringOptions& options,
@@ -130,8 +136,11 @@ ReferenceLogProbs reference_log_probs(const AllConfig& config,
                                       const ModelBeforeTraining& before,
                                       ProcessGroup& world) {
   const ChosenReference chosen = chosen_reference(config, !before.checkpoint.empty());
-  const ReferenceIdentity identity =
-      identity_of(model_text(config, chosen, before.checkpoint, world), examples);
+  std::string text = model_text(config, chosen, before.checkpoint, world);
+  if (!text.empty() && temperature_of(config) != 1) {
+    text += concat(", temperature ", number_text(temperature_of(config)));
+  }
+  const ReferenceIdentity identity = identity_of(std::move(text), examples);
   const fs::path own =
       fs::absolute(fs::path(config.training_config.output_dir) / kReferenceFile).lexically_normal();
   std::vector<std::string> places = {own.string()};
@@ -163,6 +172,7 @@ ReferenceLogProbs reference_log_probs(const AllConfig& config,
                   with_thousands(examples.sequences.size()), " sequences"));
   const ScoringOptions options = {.room = room,
                                   .rows = config.dataset_config.batch_size,
+                                  .temperature = temperature_of(config),
                                   .overlap_p2p = config.parallel_config.overlap_p2p_comm};
   ReferenceLogProbs values{.sequences = LogProbTable(examples.sequences),
                            .mismatched = LogProbTable(examples.mismatched)};

@@ -51,7 +51,7 @@ TEST(GrpoConfig, Defaults) {
 }
 
 TEST(GrpoConfig, CompletionsComeFromOnePlace) {
-  EXPECT_THAT(refusal({}), Says("post_training_config.rollouts ... is missing ... data"));
+  EXPECT_THAT(refusal({}), Says("post_training_config.data ... is not given ... rollouts"));
   EXPECT_THAT(refusal({kRollouts, "data=[prompts.jsonl]"}),
               Says("post_training_config.rollouts ... leave one of them out"));
 }

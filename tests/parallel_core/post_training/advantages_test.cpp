@@ -13,9 +13,9 @@
 namespace tapestry::post_training {
 namespace {
 
-using testing::DoubleNear;
-using testing::ElementsAre;
-using testing::Pointwise;
+using ::testing::DoubleNear;
+using ::testing::ElementsAre;
+using ::testing::Pointwise;
 
 // Completions of 3, 4, 5, .. tokens, the first of which are cut off.
 RolloutBatch batch_of(std::vector<std::vector<double>> rewards, int64_t group, int64_t cut = 0) {

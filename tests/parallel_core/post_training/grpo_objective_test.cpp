@@ -72,7 +72,7 @@ RolloutBatch four_completions(bool with_old) {
   return batch;
 }
 
-class GrpoObjectiveTest : public testing::Test {
+class GrpoObjectiveTest : public ::testing::Test {
  protected:
   GrpoObjectiveTest() {
     PostTrainingConfig& p = config_.post_training_config;
@@ -262,10 +262,10 @@ TEST_F(GrpoObjectiveTest, TokensOfTheHighestEntropy) {
     }
     return zero;
   };
-  EXPECT_THAT(is_zero(0), testing::ElementsAre(true, false));
-  EXPECT_THAT(is_zero(1), testing::ElementsAre(false, false, false));
-  EXPECT_THAT(is_zero(2), testing::ElementsAre(false));
-  EXPECT_THAT(is_zero(3), testing::ElementsAre(true, false, true, false));
+  EXPECT_THAT(is_zero(0), ::testing::ElementsAre(true, false));
+  EXPECT_THAT(is_zero(1), ::testing::ElementsAre(false, false, false));
+  EXPECT_THAT(is_zero(2), ::testing::ElementsAre(false));
+  EXPECT_THAT(is_zero(3), ::testing::ElementsAre(true, false, true, false));
   EXPECT_NEAR(step.of_entropy.at(3)[1], -0.02 / 7, 1e-9);
   EXPECT_EQ(step.of_entropy.at(3)[0], 0);
 }

@@ -16,7 +16,7 @@ namespace tapestry::post_training {
 namespace {
 
 using data::TempDir;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 constexpr RolloutFileOptions kOptions = {
     .num_generations = 2, .vocab_size = 20, .max_tokens = 6, .end_id = 9};
@@ -141,7 +141,7 @@ TEST(RolloutFile, WholeGroupsAreLeftOut) {
   EXPECT_EQ(file.all.completions.size(), 2);
   EXPECT_THAT(ids_of(file, 1), ElementsAre(1, 2, 4, 5, 6));
   EXPECT_EQ(file.bad_lines.count, 2);
-  EXPECT_THAT(file.bad_lines.text(), testing::HasSubstr("rollouts.jsonl:2"));
+  EXPECT_THAT(file.bad_lines.text(), ::testing::HasSubstr("rollouts.jsonl:2"));
   expect_refused("{}\n{}\n", "no group of 2 completions; 1 bad line", options);
 }
 

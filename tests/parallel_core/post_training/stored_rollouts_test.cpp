@@ -16,10 +16,10 @@ namespace tapestry::post_training {
 namespace {
 
 using data::TempDir;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 // Four groups of two completions; the completion of number i is the token 10 + i.
-class StoredRolloutsTest : public testing::Test {
+class StoredRolloutsTest : public ::testing::Test {
  protected:
   StoredRolloutsTest() {
     std::string text;
@@ -133,8 +133,8 @@ TEST_F(StoredRolloutsTest, AStepHasTheSameCompletionsInEveryLayout) {
     }
     return numbers;
   };
-  EXPECT_THAT(drawn(1, 8, 1), testing::UnorderedElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
-  EXPECT_THAT(drawn(2, 2, 2), testing::UnorderedElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(drawn(1, 8, 1), ::testing::UnorderedElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(drawn(2, 2, 2), ::testing::UnorderedElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(drawn(8, 1, 1), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
