@@ -159,6 +159,7 @@ void resolve_post_training(Resolution& r) {
   }
   resolve_preferences(r);
   resolve_task_data(r);
+  resolve_preferences(r);
   if (task == "grpo") {
     resolve_grpo(r);
   }
