@@ -66,10 +66,10 @@ double top_divergence(std::span<const double> own,
   const double teacher_sum = log_sum_of(teacher, teacher);
   std::fill(gradient.begin(), gradient.end(), 0.0F);
   const auto known = std::count_if(teacher.begin(), teacher.end(), is_known);
-  if (known == 0) {
-    return 0;
-  }
   const bool has_tail = options.add_tail && known < options.vocabulary;
+  if (known == 0 || (known == 1 && !has_tail)) {
+    return 0;  // one entry alone has all of the probability
+  }
   double total = 0;
   double sum_of_gradients = 0;
   for (size_t j = 0; j < own.size(); ++j) {

@@ -51,11 +51,11 @@ std::vector<data::Batch> passes_of(const SequenceSet& texts, const TextScoringOp
 }
 
 // The positions of a batch that count, row by row, as numbers among the rows before the head.
-struct CountedPositions {
+struct RowsBeforeHead {
   std::vector<int64_t> labels;  // in the order before the head
   std::vector<int64_t> rows;    // of position j, by row and column
 
-  CountedPositions(const data::Batch& batch, bool sequence_first) {
+  RowsBeforeHead(const data::Batch& batch, bool sequence_first) {
     std::vector<std::pair<int64_t, int64_t>> places;  // in whole rows, before the head
     for (int64_t i = 0; i < batch.batch * batch.seq; ++i) {
       const int64_t at = sequence_first ? i % batch.batch * batch.seq + i / batch.batch : i;
@@ -76,7 +76,7 @@ void write_scores(const data::Batch& batch,
                   const GPTModel& model,
                   const TextScoringOptions& options,
                   TeacherFileWriter* writer) {
-  const CountedPositions counted(batch, model.sequence_axis() == 0);
+  const RowsBeforeHead counted(batch, model.sequence_axis() == 0);
   const auto count = std::ssize(counted.rows);
   const ScoredTop scored = top_log_probs(
       head, tensor(counted.labels, {count}),

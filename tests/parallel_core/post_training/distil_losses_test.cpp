@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -371,6 +372,31 @@ std::unique_ptr<StepObjective> objective_of(const AllConfig& config,
   }
   return std::make_unique<DistilObjective>(
       options, std::make_unique<ModelTeacher>(testing::model_with(config, *teacher)));
+}
+
+// As a rank has one at the end of an epoch.
+TEST(DistilObjective, AMicroBatchWithoutTokensCountsNothing) {
+  const AllConfig config = small_config(kStudent);
+  const testing::State start = testing::moved_weights(kStudent);
+  const testing::State teacher = teacher_weights();
+  const data::Batch batch = testing::two_rows(config, 0);
+  data::Batch nothing = testing::two_rows(config, 2);
+  std::fill(nothing.loss_mask.begin(), nothing.loss_mask.end(), 0.0F);
+  for (const testing::State* weights : {&teacher, static_cast<const testing::State*>(nullptr)}) {
+    const auto step = [&](const std::vector<data::Batch>& batches) {
+      const auto objective = objective_of(config, {.beta = 0.5, .data_loss_weight = 0.5}, weights);
+      testing::Trainer trainer(config, start);
+      trainer.cell.set_objective(objective.get());
+      return trainer.cell(batches);
+    };
+    const StepResult alone = step({batch});
+    const StepResult both = step({nothing, batch});
+    EXPECT_GT(alone.loss, 0);
+    EXPECT_NEAR(both.loss, alone.loss, 1e-6 * alone.loss);
+    EXPECT_NEAR(both.grad_norm, alone.grad_norm, 1e-5 * alone.grad_norm);
+    EXPECT_EQ(step({nothing}).loss, 0);
+    EXPECT_EQ(step({nothing}).grad_norm, 0);
+  }
 }
 
 class DistilInEveryLayout : public ::testing::TestWithParam<Layout> {
