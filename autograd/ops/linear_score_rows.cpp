@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "autograd/kernels/machine/one_order.h"
 #include "autograd/kernels/machine/work_counter.h"
 #include "autograd/kernels/row_scores.h"
 #include "autograd/ops/activation.h"
@@ -90,7 +91,8 @@ struct RowOnRanks {
 LinearScoreRows::LinearScoreRows(const LinearTokenScoresOptions& options,
                                  const ScoredColumns& columns,
                                  const Tensor& labels)
-    : form_{options.logit_scale, options.logit_cap},
+    : one_order_(in_one_order()),
+      form_{options.logit_scale, options.logit_cap},
       temperature_(options.temperature),
       chunk_rows_(options.chunk_rows),
       columns_(columns),
@@ -138,7 +140,10 @@ void LinearScoreRows::for_row_chunks(const Tensor& x, const Tensor& weight, cons
     const int64_t end = std::min(count(), begin + chunk_rows_);
     const Tensor rows = rows_of_chunk(x, rows_memory, begin, end);
     const Tensor logits = rows_between(logits_memory, columns_.rows, 0, end - begin);
-    multiply_into(rows, false, weight, true, 0, logits);
+    {
+      const OneOrderScope order(one_order_);
+      multiply_into(rows, false, weight, true, 0, logits);
+    }
     f(rows, logits, begin, end);
   }
 }

@@ -76,6 +76,7 @@ class LinearScoreRows {
   template <class F>
   void for_row_chunks(const Tensor& x, const Tensor& weight, const F& f) const;
 
+  bool one_order_;  // logits are made again as they were made, see OneOrderScope
   LogitForm form_;
   double temperature_;
   int64_t chunk_rows_;

@@ -88,22 +88,29 @@ void one_order_product(const FewRowsProduct& all) {
       std::clamp(kRowsBytes / std::max<int64_t>(1, all.k * few_rows_item_bytes(all.form)),
                  kFewestRowsOfBlock, kMostRowsOfBlock);
   const int64_t threads = in_team() ? 1 : num_threads();
-  int64_t blocks = ceil_div(all.n, most);
-  if (blocks == 1 || (threads > 1 && all.n < threads * kFewestRowsOfBlock)) {
-    few_rows_product(all);  // the team shares W
+  // Threads have rows of their own where there are enough of them, else columns.
+  const bool by_rows = threads == 1 || all.n >= threads * kFewestRowsOfBlock;
+  const int64_t blocks =
+      ceil_div(ceil_div(all.n, most), by_rows ? threads : 1) * (by_rows ? threads : 1);
+  const auto multiply_block = [&](int64_t block) {
+    const int64_t first = all.n * block / blocks;
+    FewRowsProduct own = all;
+    own.n = all.n * (block + 1) / blocks - first;
+    own.x = static_cast<const char*>(all.x) + first * all.ldx * size_of(all.x_dtype);
+    own.y = static_cast<char*>(all.y) + first * all.ldy * size_of(all.y_dtype);
+    if (own.n > 0) {
+      few_rows_product(own);
+    }
+  };
+  if (!by_rows) {
+    for (int64_t block = 0; block < blocks; ++block) {
+      multiply_block(block);
+    }
     return;
   }
-  blocks = ceil_div(blocks, threads) * threads;
   parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = all.n * block / blocks;
-      FewRowsProduct own = all;
-      own.n = all.n * (block + 1) / blocks - first;
-      own.x = static_cast<const char*>(all.x) + first * all.ldx * size_of(all.x_dtype);
-      own.y = static_cast<char*>(all.y) + first * all.ldy * size_of(all.y_dtype);
-      if (own.n > 0) {
-        few_rows_product(own);
-      }
+      multiply_block(block);
     }
   });
 }

@@ -12,11 +12,11 @@
 //   - a row of a product: each element is one sum over k, of vectors and then of their lanes, as
 //     kernels/gemm/gemm_few_rows.h has it for any number of rows. float32, bfloat16 and float16;
 //     experts' grouped products and quantised weights too.
-//   - a query of causal attention in float32 and bfloat16: sums over blocks of keys that are
-//   counted
-//     from the first token of its document, as kernels/attention/cached_attention.h has them; over
-//     packed documents, over a cache, and however a prompt is cut into segments. Not with a mask,
-//     dropout, or context parallelism.
+//   - a query of causal attention in float32 and bfloat16: sums over blocks of keys, which are
+//     counted from the first token of its document, as kernels/attention/cached_attention.h has
+//     them; over packed documents, over a cache, and however a prompt is cut into segments or a
+//     text among context-parallel ranks. Not with a mask or dropout, nor composed_attention(), nor
+//     layers that keep a state.
 //   - norms, activations, rotary embeddings and the loss of a row are so without a scope.
 // For a given CPU level: other levels have other vectors, and other bits. Bits do not depend on the
 // number of threads.

@@ -57,6 +57,10 @@ std::optional<Obstacle> obstacle_in_training(const AllConfig& config) {
         "training drops what sampling keeps; post_training_config.disable_dropout "
         "would help"};
   }
+  const LoraConfig& lora = config.lora_config;
+  if (lora.use_lora && lora.lora_dropout > 0) {
+    return Obstacle{"lora_config.lora_dropout", "training drops what sampling keeps"};
+  }
   const MoEConfig& moe = config.moe_config;
   if (moe.num_experts <= 1) {
     return std::nullopt;

@@ -23,7 +23,7 @@ AllConfig grpo_with(const std::vector<std::string>& more) {
   return init_configs_from_text(
       "training_config: {training_iters: 2}\n"
       "model_config:\n  vocab_size: 31\n  num_layers: 2\n  num_attention_heads: 4\n"
-      "  hidden_size: 32\n  seq_length: 8\n"
+      "  hidden_size: 32\n  ffn_hidden_size: 48\n  seq_length: 8\n"
       "optimizer_config: {learning_rate: 0.01}\n",
       "grpo.yaml", {.overrides = overrides});
 }
@@ -58,6 +58,8 @@ TEST(ZeroMismatch, IsOffByItselfElsewhereAndRefusedIfAskedFor) {
                                m + "rotary_config={rope_type: dynamic, rope_scaling_factor: 2.0}"}},
                              {m + "hidden_dropout", {m + "hidden_dropout=0.1"}},
                              {m + "attention_dropout", {m + "attention_dropout=0.1"}},
+                             {"lora_config.lora_dropout",
+                              {"lora_config.use_lora=True", "lora_config.lora_dropout=0.1"}},
                              {moe + "moe_expert_capacity_factor",
                               {moe + "num_experts=4", moe + "moe_expert_capacity_factor=1.0"}},
                              {moe + "moe_input_jitter_eps",

@@ -19,6 +19,7 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/inference/generation.h"
+#include "parallel_core/lora/quantize_base.h"
 #include "parallel_core/post_training/rows/pack_sequences.h"
 #include "parallel_core/training/step/forward_step.h"
 #include "tests/parallel_core/model_families.h"
@@ -68,6 +69,11 @@ std::vector<Family> families() {
       {"Gemma4", testing::gemma4()},
       {"Gemma4Moe", testing::gemma4_moe()},
       {"Streams", llama({kModel + "enable_hyper_connections=True"})},
+      {"Lora", llama({"lora_config.use_lora=True",
+                      "lora_config.target_cells=[{target_cells: ['.*_proj']}]"})},
+      {"LoraQ8", llama({kModel + "ffn_hidden_size=64", "lora_config.use_lora=True",
+                        "lora_config.base_dtype=q8_0",
+                        "lora_config.target_cells=[{target_cells: ['.*_proj']}]"})},
       {"Recomputed", llama({kModel + "recompute_granularity=full"})},
   };
 }
@@ -289,7 +295,11 @@ class SampledAndTrained : public ::testing::TestWithParam<Case> {};
 
 TEST_P(SampledAndTrained, HaveTheSameBits) {
   const Overrides overrides = joined(GetParam().family.overrides, in(GetParam().dtype));
-  const auto model = testing::model_with(small_config(overrides), weights_of(overrides));
+  const AllConfig model_config = small_config(overrides);
+  const auto model = testing::model_with(model_config, weights_of(overrides));
+  if (const auto format = kernels::block_format(model_config.lora_config.base_dtype)) {
+    quantize_base(*model, {.format = *format});
+  }
   ASSERT_TRUE(model->takes_cache());
   at_every_level([&] { check_model(*model, 1); });
 }
@@ -352,6 +362,53 @@ INSTANTIATE_TEST_SUITE_P(
                              {"parallel_config.sequence_parallel=True",
                               "dataset_config.data_layout=SBH"}}),
     [](const ::testing::TestParamInfo<Layout>& info) { return info.param.name; });
+
+/// Texts of any tokens in packed rows.
+data::Batch packed_texts(int64_t unit) {
+  std::vector<Sampled> texts;
+  std::vector<int64_t> order;
+  for (int32_t i = 0; i < 9; ++i) {
+    Sampled& text = texts.emplace_back();
+    for (int32_t t = 0; t < 3 + 5 * (i % 4); ++t) {
+      (t < 2 ? text.prompt : text.ids).push_back((7 * i + 5 * t * t + t) % 31);
+    }
+    order.push_back(i);
+  }
+  return packed(texts, order, /*packing=*/true, unit);
+}
+
+std::vector<float> scores_of(ParallelModel& model, const data::Batch& batch) {
+  const OneOrderScope scope;
+  const TokenScoresRequest wanted;
+  ModelInput input = to_model_input(batch, model.sequence_unit());
+  input.scores = &wanted;
+  return model(input).scores.value().log_probs.to_vector<float>();
+}
+
+/// Ranks that divide sequences or experts, and no sum, have the bits of one process.
+TEST(OneOrderOnRanks, ContextAndExpertsChangeNoBit) {
+  constexpr int64_t kUnit = 4;
+  const data::Batch batch = packed_texts(kUnit);
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    for (const bool experts : {false, true}) {
+      SCOPED_TRACE(std::string(dtype) + (experts ? ", experts" : ", context"));
+      const Overrides alone =
+          joined(experts ? testing::mixtral() : llama({kModel + "window_size=[5, 0]"}), in(dtype));
+      const State start = weights_of(alone);
+      const std::vector<float> expected =
+          scores_of(*testing::model_with(small_config(alone), start), batch);
+      EXPECT_GT(std::count_if(expected.begin(), expected.end(), [](float x) { return x < 0; }), 40);
+      const AllConfig config = small_config(joined(
+          alone, {concat("parallel_config.",
+                         experts ? "expert_model_parallel_size" : "context_parallel_size", "=2")}));
+      ModelParallelSizes sizes;
+      (experts ? sizes.expert_model_parallel_size : sizes.context_parallel_size) = 2;
+      testing::run_parallel(2, sizes, [&] {
+        EXPECT_EQ(scores_of(*testing::model_with(config, start), batch), expected);
+      });
+    }
+  }
+}
 
 }  // namespace one_order_models
 
