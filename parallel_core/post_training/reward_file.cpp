@@ -7,6 +7,7 @@
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/post_training/examples/example_reader.h"
+#include "text/sources/line_reader.h"
 #include "text/sources/text_source.h"
 
 namespace tapestry::post_training {

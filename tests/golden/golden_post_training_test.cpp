@@ -1,7 +1,6 @@
-// Replays trainings of TRL on preferences, and of reward models, through the training program, in
-// one process and in layouts, and compares loss, gradient norm and every metric of each step.
-// Replays trainings of TRL on preferences and on stored completions through the training program,
-// in one process and in layouts, and compares loss, gradient norm and every metric of each step.
+// Replays trainings of TRL on preferences, of reward models and on stored completions through the
+// training program, in one process and in layouts, and compares loss, gradient norm and every
+// metric of each step.
 //
 // Reads the directory in TAPESTRY_GOLDEN_POST_TRAINING, else the project's own small set. A case is
 // a folder with case.json (task, data, settings) and trace_fp64.jsonl (what TRL computes in
@@ -139,16 +138,12 @@ std::string config_text(const fs::path& root,
                                        : root / "policy";
   Json config;
   config["training_config"] = {{"training_iters", steps}, {"output_dir", output.string()}};
-  config["model_config"] = {{"from_hf", (root / (has_adapter ? "reference" : "policy")).string()},
-                            {"seq_length", 64}};
-  config["training_config"] = {{"train_iters", steps}, {"output_dir", output.string()}};
   config["model_config"] = {{"from_hf", start.string()}, {"seq_length", 64}};
   config["post_training_config"] = task;
-  config["dataset_config"] = {{"batch_size", kPairs},
+  config["dataset_config"] = {{"batch_size", units_of(given)},
                               {"shuffle", false},
                               {"tokenizer_type", "huggingface"},
                               {"tokenizer_model", (root / "policy").string()}};
-  config["dataset_config"] = {{"batch_size", units_of(given)}, {"shuffle", false}};
   config["optimizer_config"] = {{"optimizer_type", "AdamW"},
                                 {"learning_rate", given.at("lr")},
                                 {"lr_decay_style", "constant"},
@@ -209,8 +204,8 @@ class PostTrainingCases : public testing::Test {
     const Json spread = json_of(root_ / "float32_spread.json");
     for (const auto& [name, values] : spread.items()) {
       const Json task = json_of(root_ / name / "case.json").at("task");
-      if (post_training::is_preference_task(task.get<std::string>()) || task == "reward") {
-      if (task == "grpo" || post_training::is_preference_task(task.get<std::string>())) {
+      if (task == "grpo" || task == "reward" ||
+          post_training::is_preference_task(task.get<std::string>())) {
         bounds_.emplace(name, Bounds(values));
       }
     }

@@ -157,7 +157,6 @@ void resolve_post_training(Resolution& r) {
   if (task == "distil") {
     resolve_teacher(r, p);
   }
-  resolve_preferences(r);
   resolve_task_data(r);
   resolve_preferences(r);
   if (task == "grpo") {
