@@ -57,11 +57,14 @@ std::vector<Family> families() {
            testing::gpt_oss()}};
 }
 
+// A folder as another program has it, without the run's configuration.
 std::string saved(const AllConfig& config, const std::string& directory, const HfSource& source) {
   const auto model = get_model(config);
   testing::jitter(*model);
-  return write_checkpoint(*model, config.model_config, 1,
-                          {.directory = directory, .source = source});
+  const std::string folder =
+      write_checkpoint(*model, config.model_config, 1, {.directory = directory, .source = source});
+  fs::remove(folder + "/config.yaml");
+  return folder;
 }
 
 TEST(RewardModelExport, FoldersAreThoseOfTransformers) {

@@ -101,8 +101,10 @@ TEST_F(RewardModelTest, EncodesPromptAndCompletionAsOneText) {
   const std::vector<JudgedText> texts = {text, long_text};
   const std::vector<double> found = model.rewards(texts);
   EXPECT_NEAR(found[0], reward({'a', 'b', 'c', 256}), 1e-5);
-  std::vector<int32_t> end(29, 'x');
-  end.insert(end.end(), {'y', 'z', 256});
+  std::vector<int32_t> end(32, 'x');
+  end[29] = 'y';
+  end[30] = 'z';
+  end[31] = 256;
   EXPECT_NEAR(found[1], reward(end), 1e-5);
 }
 
