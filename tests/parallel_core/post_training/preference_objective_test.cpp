@@ -19,7 +19,7 @@
 namespace tapestry::post_training {
 namespace {
 
-double sigma(double x) { return 1 / (1 + std::exp(-x)); }
+double logistic(double x) { return 1 / (1 + std::exp(-x)); }
 
 // Three pairs whose completions have 3, 1 / 2, 4 / 1, 2 tokens, behind prompts of 2 tokens.
 std::shared_ptr<TaskExamples> three_pairs() {
@@ -65,6 +65,7 @@ class NoModel final : public ParallelModel {
  public:
   ModelOutput forward(const ModelInput& /*input*/) override { return {}; }
   const PipelineStage& stage() const override { return stage_; }
+  std::string type_name() const override { return "NoModel"; }
   Shape hidden_shape(int64_t /*batch*/, int64_t /*seq*/) const override { return {}; }
   DType hidden_dtype() const override { return kFloat32; }
 
@@ -169,9 +170,9 @@ TEST(DpoObjective, IsTheMeanOverThePairsOfTheStep) {
       return policy(number, 0, tokens[number]) - policy(number, 0, tokens[number], 50);
     };
     const double delta = ratio(2 * unit) - ratio(2 * unit + 1);
-    loss -= std::log(sigma(0.3 * delta)) / 3;
+    loss -= std::log(logistic(0.3 * delta)) / 3;
     margins += 0.3 * delta / 3;
-    const double slope = -0.3 * sigma(-0.3 * delta) / 3;
+    const double slope = -0.3 * logistic(-0.3 * delta) / 3;
     EXPECT_NEAR(whole.gradients.at(2 * unit), slope * static_cast<double>(tokens[2 * unit]), 1e-6);
     EXPECT_NEAR(whole.gradients.at(2 * unit + 1),
                 -slope * static_cast<double>(tokens[2 * unit + 1]), 1e-6);
@@ -199,10 +200,10 @@ TEST(DpoObjective, WeighsTokensBeyondTheShorterCompletionAndPairs) {
   const double delta = sum(2, 0) - sum(2, 50) - (sum(3, 0) - sum(3, 50));
   const double weight = std::exp((policy(2, 0, 2) - policy(2, 0, 2, 4)) / 2 +
                                  (policy(3, 0, 4) - policy(3, 0, 4, 4)) / 4);
-  EXPECT_NEAR(pass.loss,
-              weight * (-2 * std::log(sigma(0.3 * delta)) + 0.5 * std::max(0.0, 1 - 0.3 * delta)),
-              1e-6);
-  const double slope = weight * (-2 * 0.3 * sigma(-0.3 * delta) - 0.5 * 0.3);
+  EXPECT_NEAR(
+      pass.loss,
+      weight * (-2 * std::log(logistic(0.3 * delta)) + 0.5 * std::max(0.0, 1 - 0.3 * delta)), 1e-6);
+  const double slope = weight * (-2 * 0.3 * logistic(-0.3 * delta) - 0.5 * 0.3);
   EXPECT_NEAR(pass.gradients.at(2), 2 * slope, 1e-6);
   EXPECT_NEAR(pass.gradients.at(3), -(2 + 2 * 0.25) * slope, 1e-6);
   EXPECT_NEAR(pass.measured.at("logps/rejected"), sum(3, 0), 1e-6);
@@ -265,8 +266,8 @@ TEST(KtoObjective, MeansAreOverTheExamplesOfTheStep) {
     return policy(number, 0, tokens) - policy(number, 0, tokens, 50);
   };
   EXPECT_NEAR(whole.loss,
-              (1.5 * (1 - sigma(0.3 * ratio(0, 2))) + sigma(0.3 * ratio(1, 3)) +
-               1.5 * (1 - sigma(0.3 * ratio(2, 1)))) /
+              (1.5 * (1 - logistic(0.3 * ratio(0, 2))) + logistic(0.3 * ratio(1, 3)) +
+               1.5 * (1 - logistic(0.3 * ratio(2, 1)))) /
                   3,
               1e-6);
   EXPECT_NEAR(whole.measured.at("rewards/chosen"), 0.3 * (ratio(0, 2) + ratio(2, 1)) / 2, 1e-6);
@@ -289,9 +290,9 @@ TEST(OddsObjective, CpoAddsTheCrossEntropyOfChosenCompletions) {
   const Pass pass = run(objective, examples->sequences, {{1}}, room);
   const double z = policy(2, 0, 2) / 2 - policy(3, 0, 4) / 4 - 0.5;
   const double nll = -policy(2, 0, 2) / 2;
-  EXPECT_NEAR(pass.loss, -std::log(sigma(2 * z)) + 0.5 * nll, 1e-6);
-  EXPECT_NEAR(pass.gradients.at(2), -2 * sigma(-2 * z) - 0.5, 1e-6);
-  EXPECT_NEAR(pass.gradients.at(3), 2 * sigma(-2 * z), 1e-6);
+  EXPECT_NEAR(pass.loss, -std::log(logistic(2 * z)) + 0.5 * nll, 1e-6);
+  EXPECT_NEAR(pass.gradients.at(2), -2 * logistic(-2 * z) - 0.5, 1e-6);
+  EXPECT_NEAR(pass.gradients.at(3), 2 * logistic(-2 * z), 1e-6);
   EXPECT_NEAR(pass.measured.at("nll_loss"), nll, 1e-6);
   EXPECT_NEAR(pass.measured.at("logps/chosen"), policy(2, 0, 2) / 2, 1e-6);
   // Over all six positions of each row.
@@ -312,7 +313,7 @@ TEST(OddsObjective, OrpoLearnsPromptsToo) {
       const double mean = policy(number, 0, tokens[number]) / static_cast<double>(tokens[number]);
       return mean - std::log(1 - std::exp(mean));
     };
-    ratio += std::log(sigma(odds(2 * unit) - odds(2 * unit + 1))) / 3;
+    ratio += std::log(logistic(odds(2 * unit) - odds(2 * unit + 1))) / 3;
     nll -= policy(2 * unit, 0, tokens[2 * unit]) / 9;  // scores of prompts are made up as 0
   }
   EXPECT_NEAR(whole.loss, nll - 0.5 * ratio, 1e-6);
