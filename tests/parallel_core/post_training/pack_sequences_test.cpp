@@ -13,7 +13,7 @@
 namespace tapestry::post_training {
 namespace {
 
-using ::testing::ElementsAre;
+using testing::ElementsAre;
 
 // Pairs whose ids say whose they are.
 SequenceSet two_pairs() {
@@ -117,8 +117,10 @@ TEST(UnitOrder, AnEpochHasEveryUnitOnce) {
     first.push_back(order.unit(k));
   }
   EXPECT_NE(first, second);
-  EXPECT_THAT(first, ::testing::UnorderedElementsAre(0, 1, 2, 3, 4));
-  EXPECT_THAT(second, ::testing::UnorderedElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(first, testing::UnorderedElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(second, testing::UnorderedElementsAre(0, 1, 2, 3, 4));
+  UnitOrder same(5, /*shuffle=*/true, 3, EpochOrder::kOfFirst);
+  EXPECT_EQ(same.unit(7), same.unit(2));
   UnitOrder in_order(3, /*shuffle=*/false, 3);
   EXPECT_EQ(in_order.unit(4), 1);
 }

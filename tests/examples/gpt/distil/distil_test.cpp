@@ -166,8 +166,8 @@ TEST_F(DistilTest, StudentsLearn) {
   ASSERT_EQ(distil("model", longer + kModelTeacher), 0) << said();
   ASSERT_EQ(distil("file", longer + setting("teacher_log_probs", "some.safetensors")), 0) << said();
   for (const char* run : {"model", "file"}) {
-    const std::vector<Json> steps = steps(run);
-    EXPECT_LT(steps.back().at("loss").get<double>(), 0.7 * steps.front().at("loss").get<double>())
+    const std::vector<Json> found = steps(run);
+    EXPECT_LT(found.back().at("loss").get<double>(), 0.7 * found.front().at("loss").get<double>())
         << run;
   }
 }
