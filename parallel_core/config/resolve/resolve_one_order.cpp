@@ -33,10 +33,10 @@ std::optional<Obstacle> obstacle_in_model(const TransformerConfig& m) {
     return in_model("softmax_compute_dtype",
                     "attention in single ops sums over the whole row; expected float32");
   }
-  if (has_recurrent_layers(m)) {
+  if (has_mixer(m, MixerKind::kGatedDelta) || has_mixer(m, MixerKind::kMamba)) {
     return in_model("layer_types",
-                    "layers without attention compute many tokens in chunks, and single ones from "
-                    "a state");
+                    "gated delta and Mamba layers compute many tokens in chunks, and single ones "
+                    "from a state");
   }
   const std::string& rope_type = m.rotary_config.rope_type;
   if (m.position_embedding_type == "rope" && (rope_type == "longrope" || rope_type == "dynamic")) {

@@ -238,7 +238,7 @@ constexpr Key kKeys[] = {
     {.name = "zero_mismatch",
      .field = f<&P::zero_mismatch>,
      .doc = "grpo: sampling and training sum in one order, so that the log-probabilities of both "
-            "have the same bits. False by itself where they cannot: with recurrent layers, "
+            "have the same bits. False by itself where they cannot: with gated delta or Mamba, "
             "`use_fused_kernels: False`, float16, dropout, limited experts."},
 };
 

@@ -29,6 +29,8 @@ AllConfig grpo_with(const std::vector<std::string>& more) {
 }
 
 TEST(ZeroMismatch, IsThereByItselfWherePassesCanHaveTheSameBits) {
+  EXPECT_TRUE(grpo_with({"model_config.layer_types=[conv, full_attention]"})
+                  .post_training_config.zero_mismatch);
   EXPECT_TRUE(grpo_with({}).post_training_config.zero_mismatch);
   EXPECT_TRUE(
       grpo_with({"model_config.compute_dtype=bfloat16"}).post_training_config.zero_mismatch);
@@ -52,7 +54,10 @@ TEST(ZeroMismatch, IsOffByItselfElsewhereAndRefusedIfAskedFor) {
                              {m + "use_fused_kernels", {m + "use_fused_kernels=False"}},
                              {m + "softmax_compute_dtype",
                               {m + "compute_dtype=bfloat16", m + "softmax_compute_dtype=bfloat16"}},
-                             {m + "layer_types", {m + "layer_types=[conv, full_attention]"}},
+                             {m + "layer_types",
+                              {m + "layer_types=[linear_attention, full_attention]",
+                               m + "linear_num_key_heads=2", m + "linear_num_value_heads=2",
+                               m + "linear_key_head_dim=6", m + "linear_value_head_dim=6"}},
                              {m + "rotary_config.rope_type",
                               {m + "position_embedding_type=rope",
                                m + "rotary_config={rope_type: dynamic, rope_scaling_factor: 2.0}"}},

@@ -69,6 +69,7 @@ std::vector<Family> families() {
       {"Gemma4", testing::gemma4()},
       {"Gemma4Moe", testing::gemma4_moe()},
       {"Streams", llama({kModel + "enable_hyper_connections=True"})},
+      {"ShortConv", llama({kModel + "layer_types=[conv, full_attention]"})},
       {"Lora", llama({"lora_config.use_lora=True",
                       "lora_config.target_cells=[{target_cells: ['.*_proj']}]"})},
       {"LoraQ8", llama({kModel + "ffn_hidden_size=64", "lora_config.use_lora=True",
