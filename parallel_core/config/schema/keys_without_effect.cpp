@@ -289,6 +289,29 @@ constexpr Row kMoe[] = {
      "The module whose experts `enable_cold_hot_expert` copies.", kHotExperts},
 };
 
+// TRL's names for what is otherwise here.
+constexpr std::string_view kOnceBefore =
+    "the reference's log-probabilities are computed once, before training, so that there is never "
+    "a "
+    "second copy of the weights; leave this key out";
+constexpr std::string_view kOneEngine =
+    "the trainer's own engine samples, with its weights; leave this key out";
+constexpr Row kPostTraining[] = {
+    {"precompute_ref_log_probs", kBool, "True", "Known for compatibility.", kOnceBefore},
+    {"precompute_ref_batch_size", kInt, "null",
+     "Known for compatibility: the reference's passes have the rows of training's."},
+    {"sync_ref_model", kBool, "False", "Let the reference follow the policy.", kOnceBefore},
+    {"ref_model_mixup_alpha", kFloat, "0.6", "The policy's share in that.", kOnceBefore},
+    {"ref_model_sync_steps", kInt, "512", "Every so many steps.", kOnceBefore},
+    {"padding_free", kBool, "False",
+     "Known for compatibility: sequences share rows without padding between them."},
+    {"use_vllm", kBool, "False", "Sample with another engine.", kOneEngine},
+    {"use_adaptive_entropy", kBool, "False", "Adapt `entropy_coef` to a target.",
+     "the coefficient is fixed; set entropy_coef"},
+    {"use_liger_kernel", kBool, "False", "Known for compatibility.",
+     "heads and losses are computed in chunks of tokens in any case; leave this key out"},
+};
+
 constexpr Row kMonitor[] = {
     {"dump_path",
      kString,
@@ -305,9 +328,10 @@ struct Rows {
 };
 
 constexpr Rows kRows[] = {
-    {"training_config", kTraining}, {"parallel_config", kParallel},   {"dataset_config", kDataset},
-    {"model_config", kModel},       {"optimizer_config", kOptimizer}, {"moe_config", kMoe},
-    {"monitor_config", kMonitor},
+    {"training_config", kTraining},   {"parallel_config", kParallel},
+    {"dataset_config", kDataset},     {"model_config", kModel},
+    {"optimizer_config", kOptimizer}, {"moe_config", kMoe},
+    {"monitor_config", kMonitor},     {"post_training_config", kPostTraining},
 };
 
 Key key_of(std::string_view section, const Row& row) {
