@@ -117,7 +117,7 @@ std::string config_text(const fs::path& root,
         has_adapter ? "adapter_off" : (root / given.at("reference").get<std::string>()).string();
   }
   Json config;
-  config["training_config"] = {{"train_iters", steps}, {"output_dir", output.string()}};
+  config["training_config"] = {{"training_iters", steps}, {"output_dir", output.string()}};
   config["model_config"] = {{"from_hf", (root / (has_adapter ? "reference" : "policy")).string()},
                             {"seq_length", 64}};
   config["post_training_config"] = task;
