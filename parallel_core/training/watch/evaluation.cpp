@@ -202,9 +202,8 @@ std::map<std::string, double> evaluate_objective(ParallelModel& model,
     PipelineWork work = pipeline_work(
         model, micro_batches,
         [&](int64_t micro_batch, ModelOutput& output) {
-          loss +=
-              objective.part(micro_batch, micro_batches[static_cast<size_t>(micro_batch)], output)
-                  .item();
+          const data::Batch& rows = micro_batches[static_cast<size_t>(micro_batch)];
+          loss += weight * objective.part(micro_batch, rows, output).item();
           return StageOutput{};
         },
         objective.scores());

@@ -196,8 +196,15 @@ TEST_F(ReferenceTest, WithoutTheAdapterItIsTheBase) {
   EXPECT_GT(
       std::abs(steps[0].at("log_prob").get<double>() - steps[0].at("reference").get<double>()),
       1e-2);
-  const Overrides dora = joined(lora, {"lora_config.use_dora=True"});
+  const Overrides dora =
+      joined(lora, {"lora_config.use_dora=True", "lora_config.lora_b_std=0",
+                    "training_config.training_iters=3", "training_config.save_interval=2"});
   run(config("dora", dora));
+  expect_same_values("dora", "base");
+  // And of one that has been trained, once more.
+  fs::remove(dir_.file("dora") + "/" + kReferenceFile);
+  run(config("dora", joined(dora, {"training_config.resume_training=True",
+                                   "training_config.training_iters=4"})));
   expect_same_values("dora", "base");
   // With its adapter it is the model as it was at the start.
   run(config("on", joined(lora, {"post_training_config.reference=null"})));

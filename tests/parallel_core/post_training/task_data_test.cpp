@@ -171,8 +171,12 @@ TEST_F(TaskDataTest, KtoExchangesCompletionsWithinSteps) {
             0);
   EXPECT_THAT(message_of<ValueError>([&] { open(config("kto")); }),
               Says("kto ... one example ... batch_size"));
-  EXPECT_THAT(message_of<ValueError>([&] { open(config("kto", {"dataset_config.batch_size=5"})); }),
-              Says("kto ... 5 ... has 4"));
+  // A step of more than there are has what there is.
+  EXPECT_THAT(open(config("kto", {"dataset_config.batch_size=5"})).examples->mismatched.ids(0),
+              ElementsAre('p', 'n', 256));
+  dir_.write("pairs.jsonl", "{\"prompt\": \"p\", \"completion\": \"c\", \"label\": true}");
+  EXPECT_THAT(message_of<ValueError>([&] { open(config("kto", {"dataset_config.batch_size=2"})); }),
+              Says("kto ... has one example ... apo_zero_unpaired"));
 }
 
 TEST_F(TaskDataTest, ARunGoesOnWithTheSameExamples) {
