@@ -4,8 +4,11 @@
   grpo_arithmetic.py make FOLDER [--seed N]
       writes FOLDER/sft.jsonl (a few sums with their answers), FOLDER/prompts.jsonl (many sums, whose
       answers only the reward knows) and FOLDER/held_out.jsonl (sums that are in neither).
+  grpo_arithmetic.py reward
+      a reward program: for each line of standard input the share of the answer's digits that the
+      completion has in their places, counted from the last one; 0 where it is no number.
   grpo_arithmetic.py score HELD_OUT ANSWERS
-      the share of held-out sums that the answers of `generate --prompts_file HELD_OUT` get right.
+      the share of held-out sums that the answers of `generate --prompts HELD_OUT` get right.
 
 A sum is a prompt "37+45=" with the answer "82": all pairs of numbers below 100, each in one file.
 """
@@ -13,6 +16,7 @@ import argparse
 import json
 import os
 import random
+import sys
 
 
 def make(folder, seed, shown, held_out):
@@ -27,6 +31,15 @@ def make(folder, seed, shown, held_out):
                 line["completion" if name == "sft" else "answer"] = str(a + b)
                 f.write(json.dumps(line) + "\n")
         print(f"{name}.jsonl: {len(part)} sums")
+
+
+def reward():
+    for line in sys.stdin:
+        judged = json.loads(line)
+        wanted, given = judged["answer"], judged["completion"].strip()
+        right = sum(w == g for w, g in zip(reversed(wanted), reversed(given)))
+        is_number = given.isascii() and given.isdigit()
+        print(right / max(len(wanted), len(given)) if is_number else 0, flush=True)
 
 
 def score(held_out, answers):
@@ -47,11 +60,14 @@ making.add_argument("folder")
 making.add_argument("--seed", type=int, default=1)
 making.add_argument("--shown", type=int, default=1000, help="sums in sft.jsonl")
 making.add_argument("--held_out", type=int, default=500, help="sums in held_out.jsonl")
+commands.add_parser("reward")
 scoring = commands.add_parser("score")
 scoring.add_argument("held_out")
 scoring.add_argument("answers")
 arguments = parser.parse_args()
 if arguments.command == "make":
     make(arguments.folder, arguments.seed, arguments.shown, arguments.held_out)
+elif arguments.command == "reward":
+    reward()
 else:
     score(arguments.held_out, arguments.answers)

@@ -116,8 +116,8 @@ void resolve_post_training(Resolution& r) {
     r.derived(post_key("disable_dropout"), kTask);
   }
   resolve_losses(r, p);
-  resolve_preferences(r);
   resolve_task_data(r);
+  resolve_preferences(r);
   if (task == "grpo") {
     resolve_grpo(r);
   }

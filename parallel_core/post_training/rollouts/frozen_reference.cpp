@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/inference/open_model.h"
 #include "parallel_core/post_training/reference/score_sequences.h"
@@ -41,17 +42,24 @@ FrozenReference::FrozenReference(const AllConfig& config, const ModelBeforeTrain
   if (adapts && (reference == "adapter_off" ||
                  (reference.empty() && !config.lora_config.adapter.has_value()))) {
     policy_ = &model.model;
+    is_off_ = true;
     description_ = "the model with its adapter off";
     return;
   }
-  const std::string path = reference.empty() ? start.path : reference;
+  const std::string named = reference.empty() ? start.path : reference;
+  const std::string path = named.empty() ? named : resolve_checkpoint(named);
+  check<ValueError>(path.empty() || !reference.empty() || path != model.checkpoint,
+                    "training_config.load_checkpoint ", named,
+                    ": is where the run goes on, so that the model as it was at its start is not "
+                    "known; name its folder as post_training_config.reference");
+  is_off_ = adapts && !path.empty() && !reference.empty() && !holds_adapter(path);
   if (path.empty()) {
     own_ = initial_model(config);
   } else {
     AllConfig of_reference = config;
     of_reference.model_config.from_hf = path;
     own_ = model_without_weights(of_reference);
-    load_weights(*own_, of_reference.model_config, resolve_checkpoint(path));
+    load_weights(*own_, of_reference.model_config, path);
   }
   description_ = concat("a second model in memory, ", path.empty() ? "of the start values" : path);
 }
@@ -64,7 +72,7 @@ CompletionValues FrozenReference::log_probs(const SequenceSet& completions,
   std::iota(numbers.begin(), numbers.end(), int64_t{0});
   LogProbTable table(completions);
   std::optional<AdaptersOff> off;
-  if (policy_ != nullptr) {
+  if (is_off_) {
     off.emplace();
   }
   score_shared(policy_ != nullptr ? *policy_ : *own_, completions, numbers,

@@ -17,8 +17,9 @@ namespace tapestry::post_training {
 /// an empty reference means where the adapter starts anew.
 class FrozenReference {
  public:
-  /// Loads the weights. ValueError for adapter_off without adapters, and for the start of a
-  /// mixture that was made of a dense model. Collective.
+  /// Loads the weights. ValueError for adapter_off without adapters, for the start of a mixture
+  /// that was made of a dense model, and for one that a run which goes on does not know.
+  /// Collective.
   FrozenReference(const AllConfig& config, const ModelBeforeTraining& model);
   ~FrozenReference();
 
@@ -33,6 +34,7 @@ class FrozenReference {
   const AllConfig& config_;
   ParallelModel* policy_ = nullptr;     // with its adapter off
   std::unique_ptr<ParallelModel> own_;  // or a model of its own
+  bool is_off_ = false;                 // adapters add nothing
   std::string description_;
 };
 

@@ -20,9 +20,9 @@ namespace tapestry::post_training {
 namespace {
 
 using nlohmann::ordered_json;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Completions of one prompt, with their columns.
 class Judged {
@@ -50,7 +50,7 @@ class Judged {
   std::vector<JudgedCompletion> all_;
 };
 
-std::string message_of(const std::function<void()>& action) {
+std::string error_of(const std::function<void()>& action) {
   try {
     action();
   } catch (const Error& error) {
@@ -103,7 +103,7 @@ TEST(Rewards, NamesAreKindsAndNumbers) {
 
 TEST(Rewards, TextsThatAreNone) {
   const auto refused = [](const std::string& text) {
-    return message_of([&] { make_reward_functions({text}, 1); });
+    return error_of([&] { make_reward_functions({text}, 1); });
   };
   EXPECT_THAT(refused("exact"), AllOf(HasSubstr("'exact'"), HasSubstr("KIND: ARGUMENT")));
   EXPECT_THAT(refused("judge: x"), AllOf(HasSubstr("'judge'"), HasSubstr("regex, exact")));
@@ -121,12 +121,12 @@ TEST(Rewards, PatternsOfTooManySteps) {
 
 // ---------------------------------------------------------------------------------- programs
 
-class RewardPrograms : public testing::Test {
+class RewardPrograms : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = std::filesystem::temp_directory_path() /
               ("rewards-" + std::to_string(::getpid()) + "-" +
-               testing::UnitTest::GetInstance()->current_test_info()->name());
+               ::testing::UnitTest::GetInstance()->current_test_info()->name());
     std::filesystem::create_directories(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
@@ -194,11 +194,11 @@ TEST_F(RewardPrograms, ThatEndAgainAreAnError) {
   const Judged judged({"good", "the bad one"});
   const std::string program =
       script("case \"$line\" in *bad*) echo went wrong >&2; exit 3;; *) echo 1;; esac");
-  EXPECT_THAT(message_of([&] { judged.by(program); }),
+  EXPECT_THAT(error_of([&] { judged.by(program); }),
               AllOf(HasSubstr("reward.sh"), HasSubstr("exit code 3"), HasSubstr("1 of 2 answers"),
                     HasSubstr("'the bad one'"), HasSubstr("'5 + 7 = '")));
-  EXPECT_THAT(message_of([&] { judged.by("program: kill -SEGV $$"); }), HasSubstr("signal 11"));
-  EXPECT_THAT(message_of([&] { judged.by("program: /no/such/program"); }),
+  EXPECT_THAT(error_of([&] { judged.by("program: kill -SEGV $$"); }), HasSubstr("signal 11"));
+  EXPECT_THAT(error_of([&] { judged.by("program: /no/such/program"); }),
               HasSubstr("exit code 127"));
 }
 
@@ -206,11 +206,11 @@ TEST_F(RewardPrograms, ThatHangAreKilled) {
   const Judged judged({"a", "b"});
   const std::string program =
       "program: echo $$ >> " + path("pids") + "; read -r line; echo 1; trap '' TERM; sleep 1000";
-  EXPECT_THAT(message_of([&] { judged.by(program, 0.3); }),
+  EXPECT_THAT(error_of([&] { judged.by(program, 0.3); }),
               AllOf(HasSubstr("has not answered for 0.3 s"), HasSubstr("reward_timeout"),
                     HasSubstr("flush")));
   // The second start was asked for the second completion alone, and answered it.
-  EXPECT_THAT(message_of([&] {
+  EXPECT_THAT(error_of([&] {
                 Judged({"a", "b", "c"}).by(program, 0.3);
               }),
               HasSubstr("after 2 of 3 answers"));
@@ -226,10 +226,10 @@ TEST_F(RewardPrograms, ThatAnswerNonsense) {
   const Judged judged({"a", "b"});
   for (const std::string line : {"one", "nan", "[1]", "1 2", "\"1\"", "true", "1e999"}) {
     EXPECT_THAT(
-        message_of([&] { judged.by(script("echo '" + line + "'")); }),
+        error_of([&] { judged.by(script("echo '" + line + "'")); }),
         AllOf(HasSubstr("answered '" + line + "'"), HasSubstr("completion 1"), HasSubstr("'a'")));
   }
-  EXPECT_THAT(message_of([&] { judged.by(script("echo 1; echo 2; echo 3")); }),
+  EXPECT_THAT(error_of([&] { judged.by(script("echo 1; echo 2; echo 3")); }),
               HasSubstr("more lines than there were completions"));
 }
 
@@ -240,7 +240,7 @@ TEST_F(RewardPrograms, LateLines) {
       std::move(make_reward_functions({script("echo 1; (sleep 0.2; echo 7) &")}, 20).front());
   EXPECT_THAT(judged.by(*function), ElementsAre(1));
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
-  EXPECT_THAT(message_of([&] { judged.by(*function); }), HasSubstr("too many is '7'"));
+  EXPECT_THAT(error_of([&] { judged.by(*function); }), HasSubstr("too many is '7'"));
 }
 
 TEST_F(RewardPrograms, EndWithTheirOwner) {
