@@ -14,6 +14,6 @@ class RewardError : public RuntimeError {
 };
 
 /// A text as messages quote it: one line, cut behind so many bytes.
-std::string quoted(std::string_view text, size_t most = 200);
+std::string excerpt_of(std::string_view text, size_t most = 200);
 
 }  // namespace tapestry::post_training

@@ -35,9 +35,10 @@ void RewardProgram::fail(const std::string& what,
                          std::span<const JudgedCompletion> completions,
                          size_t at) const {
   const JudgedCompletion& one = completions[std::min(at, completions.size() - 1)];
-  throw RewardError(concat("reward program ", quoted(command_), " ", what, " (completion ", at + 1,
-                           " of the batch's ", completions.size(), ": ", quoted(one.text),
-                           " of the prompt ", quoted(prompt_text(*one.line)), ")"));
+  throw RewardError(concat("reward program ", excerpt_of(command_), " ", what, " (completion ",
+                           at + 1, " of the batch's ", completions.size(), ": ",
+                           excerpt_of(one.text), " of the prompt ",
+                           excerpt_of(prompt_text(*one.line)), ")"));
 }
 
 // Turns whole lines of the output into answers.
@@ -49,7 +50,7 @@ void RewardProgram::take_answers(std::span<const JudgedCompletion> completions,
     begin = end + 1;
     if (answers.size() == completions.size()) {
       fail(concat("has written more lines than there were completions; the first one too many is ",
-                  quoted(data::replace_invalid_utf8(line))),
+                  excerpt_of(data::replace_invalid_utf8(line))),
            completions, answers.size() - 1);
     }
     const auto value = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
@@ -58,7 +59,7 @@ void RewardProgram::take_answers(std::span<const JudgedCompletion> completions,
     } else if (value.is_number() && std::isfinite(value.get<double>())) {
       answers.push_back(value.get<double>());
     } else {
-      fail(concat("has answered ", quoted(data::replace_invalid_utf8(line)),
+      fail(concat("has answered ", excerpt_of(data::replace_invalid_utf8(line)),
                   "; expected a line with one finite number, or null"),
            completions, answers.size());
     }
@@ -77,8 +78,8 @@ std::string RewardProgram::failure_of(std::span<const JudgedCompletion> completi
   const auto wait = std::chrono::duration_cast<ChildProcess::Clock::duration>(
       std::chrono::duration<double>(timeout_));
   const auto log_line = [this](const std::string& line) {
-    log_info(
-        concat("reward program ", quoted(command_, 40), ": ", data::replace_invalid_utf8(line)));
+    log_info(concat("reward program ", excerpt_of(command_, 40), ": ",
+                    data::replace_invalid_utf8(line)));
   };
   const bool in_time = child_->exchange(
       pending, output_,
@@ -109,7 +110,7 @@ void RewardProgram::refuse_further_lines(std::span<const JudgedCompletion> compl
       nothing, output_, [this] { return output_.find('\n') != std::string::npos; },
       ChildProcess::Clock::now(),
       [this](const std::string& line) {
-        log_info(concat("reward program ", quoted(command_, 40), ": ",
+        log_info(concat("reward program ", excerpt_of(command_, 40), ": ",
                         data::replace_invalid_utf8(line)));
       });
   std::vector<double> all(completions.size());
@@ -135,7 +136,7 @@ std::vector<double> RewardProgram::rewards(std::span<const JudgedCompletion> com
       return answers;
     }
     if (start == 0) {
-      log_warning(concat("reward program ", quoted(command_), " ", failure,
+      log_warning(concat("reward program ", excerpt_of(command_), " ", failure,
                          "; it is started once more for the rest"));
     }
   }

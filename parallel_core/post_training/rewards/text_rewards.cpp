@@ -178,7 +178,7 @@ nlohmann::ordered_json prompt_of(const nlohmann::ordered_json& line) {
   return {};
 }
 
-std::string quoted(std::string_view text, size_t most) {
+std::string excerpt_of(std::string_view text, size_t most) {
   const bool cut = text.size() > most;
   std::string out(text.substr(0, most));
   std::replace_if(
@@ -207,8 +207,9 @@ std::vector<std::unique_ptr<RewardFunction>> make_reward_functions(
   for (const std::string& text : texts) {
     const RewardText parts = split_reward_text(text);
     const int number = ++of_kind[parts.kind];
-    out.push_back(make_reward_function(
-        parts, concat("post_training_config.reward_funcs ", quoted(text)), timeout, make_model));
+    out.push_back(
+        make_reward_function(parts, concat("post_training_config.reward_funcs ", excerpt_of(text)),
+                             timeout, make_model));
     if (number > 1) {
       out.back()->set_name(concat(parts.kind, "_", number));
     }

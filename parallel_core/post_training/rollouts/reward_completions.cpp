@@ -21,9 +21,9 @@ void check_rewards(const RewardFunction& function,
     if (!std::isfinite(rewards[i])) {
       throw RewardError(concat("the reward function ", function.name(), " gives ",
                                std::isnan(rewards[i]) ? "NaN" : "an infinite number",
-                               " for the completion ", quoted(completions[i].text),
+                               " for the completion ", excerpt_of(completions[i].text),
                                " of the prompt ",
-                               quoted(completions[i].line->dump(
+                               excerpt_of(completions[i].line->dump(
                                    -1, ' ', false, nlohmann::json::error_handler_t::replace))));
     }
   }
