@@ -343,6 +343,10 @@ std::string StepAutopsy::write_capsule(const ComputedStep& step,
   if (options_.folder.empty()) {
     return {};
   }
+  if (cell_.objective() != nullptr) {
+    return concat(" It is not kept: a capsule holds rows and weights, from which what task ",
+                  config_.post_training_config.task.value_or(""), " minimises cannot be replayed.");
+  }
   ProcessGroup& world = all_ranks_of_job();
   const bool first = world.rank() == 0;
   const fs::path folder = fs::path(options_.folder) / concat("step_", step.step);

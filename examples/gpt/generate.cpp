@@ -1,6 +1,7 @@
 // Prints text from a trained model.
 #include <algorithm>
 #include <boost/program_options.hpp>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "examples/gpt/command_line.h"
 #include "examples/gpt/generate_answers.h"
 #include "examples/gpt/generate_chat.h"
+#include "examples/gpt/generate_log_probs.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
 #include "parallel_core/inference/generation.h"
 #include "parallel_core/inference/open_model.h"
@@ -74,6 +76,11 @@ po::options_description options_of_program() {
       ("json", po::bool_switch(), "prints a JSON object a prompt")                    //
       ("logprobs", po::value<int64_t>()->value_name("N"),
        "in JSON: log-probabilities of each token and of the N likeliest")  //
+      ("to", text("FILE"),
+       "with --logprobs and --prompts: log-probabilities of the N likeliest at each token of the "
+       "answers, or of the lines' own \"completion\", in a safetensors file to distil from")  //
+      ("logprobs_temperature", number(1, "T"),
+       "with --to: divides the logits that they are of; that of the distillation")  //
       ("dtype", text("TYPE"),
        "float32 | bfloat16 | q8_0 | q4_0; unset: that of a run's products, float32 for other "
        "models")  //
@@ -179,6 +186,18 @@ void check_arguments(const po::variables_map& arguments, const std::vector<std::
   const bool json = is_set(arguments, "json") || from_file;
   check<ValueError>(!json || !is_set(arguments, "stream"),
                     "--stream and JSON, which is complete or not at all: keep one of them");
+  const bool to_file = arguments.count("to") != 0;
+  check<ValueError>(!to_file || arguments.count("logprobs") != 0,
+                    "--to is the file of log-probabilities; add --logprobs K");
+  check<ValueError>(!to_file || from_file,
+                    "--to needs a file of texts; give it with --prompts FILE");
+  check<ValueError>(!to_file || !is_set(arguments, "json"),
+                    "--json and --to, which prints no answers: keep one of them");
+  check<ValueError>(to_file || arguments["logprobs_temperature"].defaulted(),
+                    "--logprobs_temperature is that of a file; add --to FILE");
+  const auto temperature = arguments["logprobs_temperature"].as<double>();
+  check<ValueError>(temperature > 0 && std::isfinite(temperature),
+                    "--logprobs_temperature must be above 0, got ", temperature);
   check<ValueError>(arguments.count("logprobs") == 0 || json,
                     "--logprobs are printed as JSON only; add --json");
   check<ValueError>(arguments.count("system") == 0 || chat,
@@ -197,7 +216,9 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   check_arguments(arguments, prompts);
   tapestry::GenerationOptions sampling = sampling_of(arguments);
   std::vector<tapestry::PromptLine> lines;
-  if (const auto file = option_if_given(arguments, "prompts")) {
+  const auto file = option_if_given(arguments, "prompts");
+  const auto to = option_if_given(arguments, "to");
+  if (file && !to) {
     lines = tapestry::read_prompt_lines(*file);
   }
   if (arguments.count("threads") != 0) {
@@ -208,9 +229,9 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
 
   const bool speaks = job.world()->rank() == 0;
   const bool chat = is_set(arguments, "chat");
-  const bool needs_format = chat || std::any_of(lines.begin(), lines.end(), [](const auto& line) {
-                              return line.messages != nullptr;
-                            });
+  const bool needs_format = chat || (to && tapestry::examples::has_conversations(*file)) ||
+                            std::any_of(lines.begin(), lines.end(),
+                                        [](const auto& line) { return line.messages != nullptr; });
   std::optional<tapestry::chat::ChatFormat> format;
   if (needs_format) {  // before weights are read: a template may be refused
     format = tapestry::examples::chat_of(
@@ -253,7 +274,18 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     }
   }
   if (format) {
-    answers.set_chat(*std::move(format), option_if_given(arguments, "system").value_or(""));
+    answers.set_chat(*format, option_if_given(arguments, "system").value_or(""));
+  }
+  if (to) {
+    tapestry::examples::write_log_probs(
+        opened, answers, format ? &*format : nullptr,
+        {.prompts = *file,
+         .to = *to,
+         .top_k = sampling.top_log_probs,
+         .temperature = arguments["logprobs_temperature"].as<double>(),
+         .most_tokens = sampling.max_context},
+        chat);
+    return kFinished;
   }
   if (chat && prompts.empty() && lines.empty()) {
     tapestry::examples::converse(answers, *job.world());

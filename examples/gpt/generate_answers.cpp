@@ -193,6 +193,29 @@ void Answers::print_all(const std::vector<PromptLine>& lines, bool chat, bool js
       finish);
 }
 
+std::vector<AnsweredPrompt> Answers::answer_all(const std::vector<PromptLine>& lines, bool chat) {
+  std::vector<Prompt> prompts;
+  std::vector<GenerationRequest> requests;
+  for (const PromptLine& line : lines) {
+    prompts.push_back(prompt_of(line, chat, std::ssize(prompts)));
+    prompts.back().request.options.top_log_probs = -1;
+    requests.push_back(prompts.back().request);
+  }
+  const std::vector<GenerationResult> results =
+      generator_.generate(requests, [&](size_t i, const GeneratedToken& token) {
+        prompts[i].text.add(token.id);
+        return !prompts[i].text.stopped();
+      });
+  std::vector<AnsweredPrompt> out;
+  for (size_t i = 0; i < results.size(); ++i) {
+    out.push_back({std::move(requests[i].prompt), results[i].ids()});
+    if (results[i].finish == FinishReason::kStopId) {
+      out.back().answer.push_back(results[i].stop_id);
+    }
+  }
+  return out;
+}
+
 void Answers::stream(const PromptLine& line, bool chat) {
   Prompt prompt = prompt_of(line, chat, 0);
   if (prompt.shows_prompt) {

@@ -15,6 +15,12 @@
 
 namespace tapestry::examples {
 
+/// A prompt as the model has seen it, and the tokens of its answer, with the one that has ended it.
+struct AnsweredPrompt {
+  std::vector<int32_t> prompt;
+  std::vector<int32_t> answer;
+};
+
 class Answers {
  public:
   /// `opened` outlives it. Only a process that `speaks` prints; all make the same calls.
@@ -30,6 +36,8 @@ class Answers {
   /// Continues all prompts and prints each continuation as soon as those before it are printed: the
   /// prompt and what follows it, of a conversation the answer alone; or, with `json`, a line.
   void print_all(const std::vector<PromptLine>& lines, bool chat, bool json);
+  /// Continues all prompts and prints nothing.
+  std::vector<AnsweredPrompt> answer_all(const std::vector<PromptLine>& lines, bool chat);
   /// Continues one prompt and prints its text as it comes, and the prompt before it.
   void stream(const PromptLine& line, bool chat);
   /// The answer to a conversation, printed as it comes; its text is returned. `number` is that of

@@ -101,7 +101,8 @@ void say_dry_run(const AllConfig& config,
             {.world = job.world(),
              .ranks_on_host = job.ranks_on_host(),
              .verbose = verbose,
-             .parts = modes.parts()},
+             .parts = modes.parts(),
+             .task = post_training::run_task},
             text);
   } catch (const Error&) {  // what stands in the way is said after all else
     print_wrapped(text.str());

@@ -28,7 +28,8 @@ struct Batch {
   std::vector<int64_t> sample_ids;
   /// First positions of each row's documents, if attention must not cross them; else empty.
   std::vector<std::vector<int64_t>> document_starts;
-  /// [batch, seq, seq], 1 where a key (last axis) is hidden from a query. Empty means causal.
+  /// [batch, seq, seq], 1 where a key (last axis) is hidden from a query; [batch, seq], where it is
+  /// from all queries, beside those that causality hides. Empty means causal.
   std::vector<uint8_t> attention_mask;
   /// The prompts with completions that each row holds, for objectives that speak of them; else
   /// empty. Rows of different micro-batches may then have different lengths.

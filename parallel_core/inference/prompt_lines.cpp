@@ -33,7 +33,9 @@ std::optional<int64_t> count_at(const Json& object, const char* key, const std::
   return found->get<int64_t>();
 }
 
-PromptLine parsed_line(const std::string& text, int64_t number, const std::string& place) {
+}  // namespace
+
+PromptLine parse_prompt_line(const std::string& text, int64_t number, const std::string& place) {
   const Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   check<ValueError>(object.is_object(), place,
                     R"(: is no JSON object, expected {"prompt": TEXT} or {"messages": [...]})");
@@ -58,8 +60,6 @@ PromptLine parsed_line(const std::string& text, int64_t number, const std::strin
   return out;
 }
 
-}  // namespace
-
 std::vector<PromptLine> read_prompt_lines(const std::string& file) {
   std::istringstream text(data::read_file(file));
   std::vector<PromptLine> out;
@@ -67,7 +67,7 @@ std::vector<PromptLine> read_prompt_lines(const std::string& file) {
   for (std::string line; std::getline(text, line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") != std::string::npos) {
-      out.push_back(parsed_line(line, number, concat(file, ":", number)));
+      out.push_back(parse_prompt_line(line, number, concat(file, ":", number)));
     }
   }
   check<ValueError>(!out.empty(), file, ": has no prompts");

@@ -23,6 +23,9 @@ struct PromptLine {
   std::optional<int64_t> max_new_tokens;
 };
 
+/// A line of such a file. `place` is FILE:LINE. Errors as read_prompt_lines().
+PromptLine parse_prompt_line(const std::string& text, int64_t number, const std::string& place);
+
 /// The lines of a file; empty ones are passed over. IoError if it cannot be read; ValueError, with
 /// FILE:LINE, for a line that is no JSON object, that has neither a prompt nor messages, or both,
 /// and for a key of another type; and for a file without prompts.

@@ -43,6 +43,7 @@ struct ModelInput {
   /// With labels: the model tells these of each token (ModelOutput::scores) and makes no loss.
   /// Outlives the call.
   const TokenScoresRequest* scores = nullptr;
+  int64_t micro_batch = 0;  ///< its number among those of the step
   /// In a pipeline: which of the rank's chunks runs, and what it gets from the chunk before: hidden
   /// states of hidden_shape() and hidden_dtype().
   int chunk = 0;

@@ -3,6 +3,8 @@
 #include <string>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/post_training/distil_task.h"
+#include "parallel_core/post_training/preference_task.h"
 
 namespace tapestry::post_training {
 
@@ -10,6 +12,12 @@ std::unique_ptr<RunTask> run_task(const AllConfig& config) {
   const std::string task = config.post_training_config.task.value_or("");
   if (task.empty()) {
     return nullptr;
+  }
+  if (task == "distil") {
+    return std::make_unique<DistilTask>();
+  }
+  if (is_preference_task(task)) {
+    return std::make_unique<PreferenceTask>();
   }
   throw ValueError(concat("post_training_config.task ", task, ": is not built yet"));
 }

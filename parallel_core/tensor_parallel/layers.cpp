@@ -101,6 +101,11 @@ std::optional<LowRankAddition> make_low_rank(const ParallelLinearSpec& spec,
                          spec.precision, layout_of_rows(spec));
 }
 
+// What adapters add now.
+const LowRankAddition* active(const std::optional<LowRankAddition>& low_rank) {
+  return low_rank && !adapters_are_off() ? &*low_rank : nullptr;
+}
+
 ParallelLinearSpec column_spec(const std::string& name,
                                int64_t input_size,
                                int64_t output_size,
@@ -250,11 +255,12 @@ std::string ColumnParallelLinear::extra_repr() const {
 OutputAndBias ColumnParallelLinear::forward(const Tensor& x, bool keeps_gathered) const {
   const bool skips_bias = bias_ != nullptr && skip_bias_add_;
   // Magnitudes scale what the bias is no part of.
-  const bool late_bias = bias_ != nullptr && low_rank_ && low_rank_->has_magnitudes();
+  const LowRankAddition* const added = active(low_rank_);
+  const bool late_bias = bias_ != nullptr && added != nullptr && added->has_magnitudes();
   Tensor own = project_columns(x, weight_, skips_bias || late_bias ? nullptr : bias_, precision_,
                                layout_, keeps_gathered);
-  if (low_rank_) {
-    own = low_rank_->to_columns(own, x, weight_, is_training());
+  if (added != nullptr) {
+    own = added->to_columns(own, x, weight_, is_training());
   }
   if (skips_bias) {  // its output is not gathered
     return {own, *bias_};
@@ -304,12 +310,13 @@ OutputAndBias RowParallelLinear::forward(const Tensor& input,
                                          std::function<Tensor()> recompute_x) const {
   const bool takes_part = !input_is_parallel_ && layout_.size > 1;
   const Tensor x = takes_part ? scatter_to_model_parallel_region(input, -1, *layout_.group) : input;
-  if (layout_.size == 1 && !skip_bias_add_ && !low_rank_) {
+  const LowRankAddition* const added = active(low_rank_);
+  if (layout_.size == 1 && !skip_bias_add_ && added == nullptr) {
     return {project(x, weight_, bias_, precision_, std::move(recompute_x)), {}};
   }
   Tensor sum = reduced(project(x, weight_, nullptr, precision_, recompute_x), layout_);
-  if (low_rank_) {
-    sum = low_rank_->to_rows(sum, x, weight_, is_training(), std::move(recompute_x));
+  if (added != nullptr) {
+    sum = added->to_rows(sum, x, weight_, is_training(), std::move(recompute_x));
   }
   const Tensor bias = bias_ != nullptr ? Tensor(*bias_) : Tensor();
   return skip_bias_add_ ? OutputAndBias{sum, bias} : OutputAndBias{add_bias(sum, bias), {}};
@@ -318,7 +325,8 @@ OutputAndBias RowParallelLinear::forward(const Tensor& input,
 Tensor ColumnParallelLinear::effective_weight() const {
   const NoGradGuard guard;
   const Tensor weight = weight_.to(precision_.compute);
-  if (!low_rank_) {
+  const LowRankAddition* const added = active(low_rank_);
+  if (added == nullptr) {
     return weight;
   }
   // What becomes of the unit vectors, as a text whose tokens they are.
@@ -332,7 +340,7 @@ Tensor ColumnParallelLinear::effective_weight() const {
     units = units.slice(axis, layout_.rank * own, (layout_.rank + 1) * own);
   }
   const Tensor columns = weight.transpose(0, 1).contiguous().unsqueeze(1 - axis);
-  return low_rank_->to_columns(columns, units, weight_, /*training=*/false)
+  return added->to_columns(columns, units, weight_, /*training=*/false)
       .squeeze(1 - axis)
       .transpose(0, 1)
       .contiguous();

@@ -224,6 +224,8 @@ struct AddLowRank {
   }
 };
 
+thread_local int adapters_off_scopes = 0;
+
 // Random numbers of another time: what runs again in backward draws what it drew in forward.
 class ContextOfForward {
  public:
@@ -238,6 +240,12 @@ class ContextOfForward {
 };
 
 }  // namespace
+
+AdaptersOff::AdaptersOff() { ++adapters_off_scopes; }
+
+AdaptersOff::~AdaptersOff() { --adapters_off_scopes; }
+
+bool adapters_are_off() { return adapters_off_scopes > 0; }
 
 RowBlocks rows_of(const nn::LogicalTensor& weight) {
   const Shape& view = weight.view_shape;

@@ -26,6 +26,17 @@
 
 namespace tapestry {
 
+/// While one lives, this thread's layers do without what adapters add, experts too: the model is
+/// the one that they are beside. They may stand inside one another.
+class AdaptersOff {
+ public:
+  AdaptersOff();
+  AdaptersOff(const AdaptersOff&) = delete;
+  AdaptersOff& operator=(const AdaptersOff&) = delete;
+  ~AdaptersOff();
+};
+bool adapters_are_off();
+
 /// Rows of a layer that lie together in blocks: block i has rows first + i stride .. + rows - 1.
 struct RowBlocks {
   int64_t first = 0;

@@ -61,11 +61,13 @@ bool is_prepared(const DatasetConfig& d) {
   return false;
 }
 
-// `resume` is null for a run that starts at its beginning.
-std::string opened_data_text(const AllConfig& config, const ResumePoint* resume) {
+// `resume` is null for a run that starts at its beginning, `task` for one that goes without.
+std::string opened_data_text(const AllConfig& config, const ResumePoint* resume, RunTask* task) {
   const DatasetConfig& d = config.dataset_config;
-  const RunData data = open_data(config, DataUse::kTraining,
-                                 resume != nullptr && resume->data ? &*resume->data : nullptr);
+  const DataState* resumed = resume != nullptr && resume->data ? &*resume->data : nullptr;
+  const RunData data = task != nullptr ? task->open_data(config, *single_process_group(),
+                                                         DataUse::kTraining, resumed)
+                                       : open_data(config, DataUse::kTraining, resumed);
   const int64_t count = BatchSchedule(config, get_data_parallel_world_size())
                             .micro_batches_at(data.opened.in_run().first_sample);
   for (int64_t micro = 0; micro < count && has_steps_left(config, data); ++micro) {
@@ -79,8 +81,26 @@ std::string opened_data_text(const AllConfig& config, const ResumePoint* resume)
   return text;
 }
 
-std::string data_text(const AllConfig& config, const ResumePoint* resume) {
+std::string task_data_text(const AllConfig& config,
+                           const ResumePoint* resume,
+                           const RunTaskFactory& make) {
+  const std::string& name = *config.post_training_config.task;
+  const std::unique_ptr<RunTask> task = make ? make(config) : nullptr;
+  check<ValueError>(task != nullptr, "post_training_config.task ", name,
+                    ": this program makes no such task (DryRunOptions::task)");
+  return concat("task ", name, ", ",
+                task->has_data_before_model()
+                    ? opened_data_text(config, resume, task.get())
+                    : std::string("whose data are made with the model; not made here"));
+}
+
+std::string data_text(const AllConfig& config,
+                      const ResumePoint* resume,
+                      const RunTaskFactory& task) {
   const DatasetConfig& d = config.dataset_config;
+  if (config.post_training_config.task) {
+    return task_data_text(config, resume, task);
+  }
   if (d.data_source) {
     return concat("the program's own data, ", *d.data_source, "; not opened here");
   }
@@ -89,7 +109,7 @@ std::string data_text(const AllConfig& config, const ResumePoint* resume) {
     const std::vector<std::string> remarks = data::check_text_files(
         data::text_files(*d.text, "dataset_config.text", own_folders(config)));
     if (data::text_is_prepared(*d.text, corpus_options(config))) {
-      return opened_data_text(config, resume);
+      return opened_data_text(config, resume, nullptr);
     }
     check_dataset_dir(d);
     std::string text = concat("text files, which are turned into tokens in ", d.dataset_dir,
@@ -106,7 +126,7 @@ std::string data_text(const AllConfig& config, const ResumePoint* resume) {
     return concat("the default text, which is turned into tokens in ", d.dataset_dir,
                   " on first use; not opened", remark.empty() ? "" : "; ", remark);
   }
-  return opened_data_text(config, resume);
+  return opened_data_text(config, resume, nullptr);
 }
 
 // Parameters of a model in a file or folder of weights, without what files may hold beside them.
@@ -186,7 +206,7 @@ std::string weights_text(const AllConfig& config, const StartWeights& weights, i
 
 std::string folder_text(const AllConfig& config, const DryRunOptions& options) {
   const TrainingConfig& training = config.training_config;
-  check_evaluation(config, {}, /*has_function=*/false);
+  check_evaluation(config, {}, config.post_training_config.task.has_value());
   const auto parts = make_parts(options.parts);
   require_parts(config, pointers_to(parts));
   for (const auto& part : parts) {
@@ -295,11 +315,15 @@ class DryRunReport {
         return resume_text(config_, resume_, ranks_);
       });
     }
-    show("data", [&] { return data_text(config_, resume_ ? &*resume_ : nullptr); });
+    show("data", [&] { return data_text(config_, resume_ ? &*resume_ : nullptr, options_.task); });
     const StartWeights weights =
         resume_ ? StartWeights{.path = resume_->checkpoint} : start_weights(config_);
     if (!weights.path.empty()) {
       show("weights", [&] { return weights_text(config_, weights, available_); });
+    }
+    const std::optional<std::string>& reference = config_.post_training_config.reference;
+    if (reference && *reference != "adapter_off") {
+      show("reference", [&] { return weights_text(config_, {.path = *reference}, available_); });
     }
   }
 

@@ -59,9 +59,14 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
                                          : expected_time(config, get_data_parallel_world_size(),
                                                          options.world->size(), run.available);
   make_run_model(run);
-  prepare_task(run);
+  if (!run.weights.in_pieces) {
+    prepare_task(run);
+  }
   log_summary(run, time);
   make_run_optimizer(run);
+  if (run.weights.in_pieces) {
+    prepare_task(run);
+  }
   restore_state(run);
   begin_files(run);
   assemble_loop(run);

@@ -20,8 +20,12 @@ struct ModelBeforeTraining {
   ParallelModel& model;
   /// A run that goes on with this checkpoint; empty: one that begins.
   std::string checkpoint;
-  /// Loads the weights of a folder, or of the run's start for an empty path, in place of these.
-  /// The run brings its own back when the task is done with the model.
+  /// Loads the weights of a folder or file, or for an empty path those that training started with,
+  /// in place of these, in the same memory. Of a run with adapters a folder is that of a model,
+  /// with which adapters keep their values (AdaptersOff), or of an adapter. The run brings its own
+  /// back when prepare() is done. Collective. ValueError where they do not fit, and for the start
+  /// of a run that goes on with weights whose start is not known: load_checkpoint names a
+  /// checkpoint of the run itself.
   std::function<void(const std::string& path)> load;
 };
 

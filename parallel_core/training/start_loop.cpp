@@ -263,6 +263,7 @@ void assemble_loop(StartingRun& run) {
   }
   loop.evaluation_metrics = run.options.metrics;
   loop.evaluation = run.options.evaluation;
+  loop.objective = run.objective.get();
   loop.metrics = run.metrics ? &*run.metrics : nullptr;
   add_observers(run);
   loop.parts = pointers_to(run.parts);

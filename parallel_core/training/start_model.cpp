@@ -127,24 +127,6 @@ void make_run_model(StartingRun& run) {
   }
 }
 
-void prepare_task(StartingRun& run) {
-  if (run.task == nullptr) {
-    return;
-  }
-  bool is_changed = false;
-  const auto load = [&](const std::string& path) {
-    const std::string source = path.empty() ? start_weights(run.config).path : path;
-    load_weights(*run.model, run.config.model_config, source);
-    is_changed = true;
-  };
-  run.task->prepare(run.config, {.model = *run.model,
-                                 .checkpoint = run.resume ? run.resume->checkpoint : std::string(),
-                                 .load = load});
-  if (is_changed) {
-    load_run_weights(run);
-  }
-}
-
 void log_summary(const StartingRun& run, const std::string& time) {
   const PretrainOptions& options = run.options;
   const ParallelModel& model = *run.model;

@@ -86,7 +86,8 @@ void check_before_start(StartingRun& run) {
                   .available = run.available});
   }
   check_output_paths(config.training_config);
-  check_evaluation(config, run.options.metrics, run.options.evaluation != nullptr);
+  check_evaluation(config, run.options.metrics,
+                   run.options.evaluation != nullptr || config.post_training_config.task);
   if (run.options.task) {
     run.task = run.options.task(config);
   }

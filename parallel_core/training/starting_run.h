@@ -101,7 +101,8 @@ void make_run_model(StartingRun& run);
 void log_summary(const StartingRun& run, const std::string& time);
 /// Gradient buffers and optimizer, with the weights that only their shards can hold.
 void make_run_optimizer(StartingRun& run);
-/// Lets the task compute what it needs of the model, whose own weights come back afterwards.
+/// Lets the task compute what it needs of the model, whose own weights come back afterwards
+/// (start_task.cpp): before there is an optimizer, or where weights are in pieces (z3) after that.
 void prepare_task(StartingRun& run);
 
 // State of the run, its files and the pieces of its loop (start_loop.cpp).

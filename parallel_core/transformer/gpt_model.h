@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/register.h"
@@ -89,6 +90,12 @@ class GPTModel final : public TransformerModel {
                     const Tensor& labels,
                     const Tensor& mask) const;
   TokenScores token_scores(const Tensor& hidden, const ModelInput& input) const;
+  // gpt_divergence.cpp
+  TokenScores scores_beside_teacher(const Tensor& hidden, const ModelInput& input) const;
+  HeadRows head_rows(const Tensor& hidden, const std::vector<int64_t>& tokens) const;
+  std::vector<int64_t> whole_positions(const std::vector<int64_t>& tokens,
+                                       int64_t batch,
+                                       int64_t length) const;
 
   int64_t vocabulary_;
   std::optional<bool> fused_loss_;  // head and loss in one op, always or never

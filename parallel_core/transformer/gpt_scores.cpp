@@ -27,6 +27,9 @@ TokenScores GPTModel::token_scores(const Tensor& hidden, const ModelInput& input
   check_targets(input);
   check<ValueError>(input.labels.defined(), "gpt: scores are those of labels, and there are none");
   const TokenScoresRequest& wanted = *input.scores;
+  if (wanted.divergence != nullptr || wanted.head_rows) {
+    return scores_beside_teacher(hidden, input);
+  }
   const nn::Parameter& weight = language_model_->output_weight();
   const LinearTokenScoresOptions options = {.ignore_index = kUncounted,
                                             .rounded = rounded_weight(weight, precision()),

@@ -24,6 +24,7 @@ class TransformerModel : public ParallelModel {
   DType hidden_dtype() const override { return precision_.residual; }
   int64_t sequence_unit() const override;
   int64_t sequence_axis() const override { return sequence_first_ ? 0 : 1; }
+  const TensorParallelLayout& tensor_layout() const { return tensor_layout_; }
 
  protected:
   /// The calling rank's part of the pipeline. ValueError for another data_layout than BSH or SBH,
@@ -34,7 +35,6 @@ class TransformerModel : public ParallelModel {
                    PipelineStage stage);
 
   bool sequence_first() const { return sequence_first_; }
-  const TensorParallelLayout& tensor_layout() const { return tensor_layout_; }
   const ContextParallelLayout& context_layout() const { return context_layout_; }
   const Precision& precision() const { return precision_; }
 

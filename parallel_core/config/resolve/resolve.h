@@ -76,5 +76,7 @@ void resolve_schedule(Resolution& resolution);
 void resolve_tensorboard(Resolution& resolution);
 void resolve_monitor(Resolution& resolution);
 void resolve_post_training(Resolution& resolution);
+void resolve_task_data(Resolution& resolution);
+void resolve_preferences(Resolution& resolution);
 
 }  // namespace tapestry::config

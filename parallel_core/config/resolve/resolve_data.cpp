@@ -115,7 +115,7 @@ void resolve_tokenizer(Resolution& r) {
   if (data.tokenizer_type != "sentencepiece") {
     r.error(kCoverage, concat("has no effect with tokenizer_type ", data.tokenizer_type));
   } else if (data.data_path || data.train_data_path || data.step_data_dir || data.sft_data_path ||
-             data.tokenizer_model) {
+             data.tokenizer_model || r.config().post_training_config.task) {
     r.error(kCoverage,
             "has no effect: no tokenizer is trained here; preprocess_data has an option of this "
             "name");
@@ -156,9 +156,11 @@ void resolve_data(Resolution& r) {
             "has no effect without step_data_dir, whose rows it speaks of; name that folder, or "
             "leave the key out");
   }
-  if (data.skip_bad_lines && !data.text && !data.sft_data_path) {
+  if (data.skip_bad_lines && !data.text && !data.sft_data_path &&
+      !r.config().post_training_config.task) {
     r.error("dataset_config.skip_bad_lines",
-            "has no effect: only text and sft_data_path are read line by line");
+            "has no effect: only text, sft_data_path and the examples of a task are read line by "
+            "line");
   }
   const auto recorded = [&](bool given, const char* key) {
     if (given && data.step_data_dir) {

@@ -5,9 +5,10 @@ namespace tapestry::config {
 namespace {
 
 // Keys that only examples give a meaning.
-constexpr const char* kExampleKeys[] = {"sft_valid_data_path", "sft_packing",
-                                        "sft_long_examples",   "sft_loss",
-                                        "chat_template",       "chat_date"};
+constexpr const char* kExampleKeys[] = {"sft_valid_data_path", "sft_packing", "sft_long_examples",
+                                        "sft_loss"};
+// These write the examples of a task as well.
+constexpr const char* kChatKeys[] = {"chat_template", "chat_date"};
 
 // The mean over a micro-batch weighs a token the more, the fewer answers its micro-batch has.
 void resolve_mean_over_tokens(Resolution& r) {
@@ -33,6 +34,13 @@ void resolve_examples(Resolution& r) {
     for (const char* key : kExampleKeys) {
       if (differs_from_default(r.config(), "dataset_config", key)) {
         r.error(concat("dataset_config.", key), "has no effect without sft_data_path beside it");
+      }
+    }
+    for (const char* key : kChatKeys) {
+      if (differs_from_default(r.config(), "dataset_config", key) &&
+          !r.config().post_training_config.task) {
+        r.error(concat("dataset_config.", key),
+                "has no effect without sft_data_path or post_training_config.data beside it");
       }
     }
     return;

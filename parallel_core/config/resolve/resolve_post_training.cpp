@@ -33,9 +33,10 @@ constexpr TaskKeys kTaskKeys[] = {
     {"cpo", "cpo_alpha|simpo_gamma|alpha"},
     {"reward", "center_rewards_coefficient"},
     {"distil", "teacher|teacher_log_probs|loss_add_tail|data_loss_weight"},
-    {"distil|grpo", "temperature|max_completion_length"},
+    {"distil|grpo", "temperature"},
     {"grpo",
-     "rollouts|reward_funcs|reward_weights|reward_timeout|num_generations|num_iterations|"
+     "max_completion_length|rollouts|reward_funcs|reward_weights|reward_timeout|num_generations|"
+     "num_iterations|"
      "steps_per_generation|generation_batch_size|top_p|top_k|min_p|repetition_penalty|epsilon|"
      "epsilon_high|delta|importance_sampling_level|scale_rewards|multi_objective_aggregation|"
      "mask_truncated_completions|top_entropy_quantile|entropy_coef|use_bias_correction_kl|"
@@ -84,6 +85,43 @@ void resolve_losses(Resolution& r, PostTrainingConfig& p) {
   }
 }
 
+// A student has one teacher, and of a teacher's file everything else.
+void resolve_teacher(Resolution& r, const PostTrainingConfig& p) {
+  const bool from_file = p.teacher_log_probs.has_value();
+  if (!p.teacher && !from_file) {
+    r.error(post_key("teacher"),
+            "task distil needs a teacher: a model's folder here, or its stored log-probabilities "
+            "as teacher_log_probs (generate --logprobs K --to FILE writes them)");
+  }
+  if (p.teacher && from_file) {
+    r.error(post_key("teacher_log_probs"), "stands in place of teacher; keep one of them");
+  }
+  if (from_file && p.data) {
+    r.error(post_key("data"), "teacher_log_probs has its own texts; leave data out");
+  }
+  if (from_file && p.validation_data) {
+    r.error(post_key("validation_data"),
+            "teacher_log_probs has log-probabilities of its own texts alone; leave it out");
+  }
+  if (from_file && r.config().training_config.eval_interval) {
+    r.error("training_config.eval_interval",
+            "is set, but teacher_log_probs has no texts to evaluate on; set it to null");
+  }
+  if (from_file && p.truncation_mode == "keep_end") {
+    r.error(post_key("truncation_mode"),
+            "what a teacher has said of a text with its beginning does not hold without it; "
+            "expected keep_start with teacher_log_probs");
+  }
+  if (!from_file) {
+    r.idle(post_key("loss_add_tail"), "without teacher_log_probs: all of the vocabulary counts");
+  }
+  if (p.beta && *p.beta > 1) {
+    r.error(post_key("beta"), concat("is ", *p.beta,
+                                     ", expected 0 (forward divergence) to 1 (reverse) with task "
+                                     "distil"));
+  }
+}
+
 }  // namespace
 
 void resolve_post_training(Resolution& r) {
@@ -116,6 +154,11 @@ void resolve_post_training(Resolution& r) {
     r.derived(post_key("disable_dropout"), kTask);
   }
   resolve_losses(r, p);
+  if (task == "distil") {
+    resolve_teacher(r, p);
+  }
+  resolve_task_data(r);
+  resolve_preferences(r);
 }
 
 }  // namespace tapestry::config

@@ -108,7 +108,8 @@ constexpr Key kKeys[] = {
             "writes them, in place of `teacher` and `data`."},
     {.name = "loss_add_tail",
      .field = f<&P::loss_add_tail>,
-     .doc = "distil: the rest of the vocabulary is one more entry beside the stored ones."},
+     .doc = "distil: with `teacher_log_probs`, the rest of the vocabulary is one more entry beside "
+            "the stored ones; False: both models' distributions among these."},
     {.name = "data_loss_weight",
      .field = f<&P::data_loss_weight>,
      .check = between(0, 1),
@@ -135,7 +136,7 @@ constexpr Key kKeys[] = {
     {.name = "max_completion_length",
      .field = f<&P::max_completion_length>,
      .check = above(0),
-     .doc = "grpo, distil: most tokens of a completion."},
+     .doc = "grpo: most tokens of a completion."},
     {.name = "num_iterations",
      .field = f<&P::num_iterations>,
      .check = above(0),

@@ -209,7 +209,7 @@ static std::optional<double> compared_value(const StepRecord& record, const std:
   }
   check<ValueError>(record.eval_loss && (metric == "loss" || metric == "perplexity"),
                     "training_config.eval_metric is '", metric,
-                    "', but the program's evaluation function returns no value of that name");
+                    "', but the evaluation has computed no value of that name");
   return metric == "loss" ? *record.eval_loss : std::exp(*record.eval_loss);
 }
 

@@ -1,145 +1,25 @@
 #include "parallel_core/training/data/data_state.h"
 
 #include <algorithm>
-#include <set>
 #include <string_view>
 #include <utility>
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/training/data/state_object.h"
+#include "parallel_core/training/data/task_data_state.h"
 
 namespace tapestry {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
+using internal::StateObject;
 
 constexpr int64_t kFormatVersion = 1;
-constexpr int64_t kMost = int64_t{1} << 53;  // sums and products of two small ones stay in 64 bits
 constexpr std::array<const char*, 3> kParts = {"train", "valid", "test"};
 constexpr std::array<std::vector<int64_t> data::SamplePlan::*, 3> kPlans = {
     &data::SamplePlan::train, &data::SamplePlan::valid, &data::SamplePlan::test};
-
-// An object of the file; every member has to be asked for.
-class StateObject {
- public:
-  StateObject(const Json& json, std::string path, const std::string& source)
-      : json_(json), path_(std::move(path)), source_(source) {
-    if (!json.is_object()) {
-      throw IoError(concat(source_, ": ", path_.empty() ? "the state of the data" : path_, ": is ",
-                           json.type_name(), ", expected an object"));
-    }
-  }
-
-  bool has(const char* name) const { return json_.contains(name); }
-
-  int64_t integer(const char* name, int64_t low = 0) {
-    const Json& value = member(name);
-    // Numbers beyond 64 bits are no integers to the parser.
-    require(is_integer(value, low), name, integer_of(low));
-    return value.get<int64_t>();
-  }
-  bool boolean(const char* name) {
-    const Json& value = member(name);
-    require(value.is_boolean(), name, "true or false");
-    return value.get<bool>();
-  }
-  std::string text(const char* name) {
-    const Json& value = member(name);
-    require(value.is_string(), name, "a text");
-    return value.get<std::string>();
-  }
-  std::string checksum(const char* name, bool may_be_empty = false) {
-    constexpr size_t kDigits = 16;
-    std::string value = text(name);
-    const bool whole =
-        value.size() == kDigits && value.find_first_not_of("0123456789abcdef") == std::string::npos;
-    require(whole || (may_be_empty && value.empty()), name, "16 hexadecimal digits");
-    return value;
-  }
-  double weight(const char* name) {
-    const Json& value = member(name);
-    require(value.is_number() && value.get<double>() >= 0, name, "a number >= 0");
-    return value.get<double>();
-  }
-  StateObject object(const char* name) { return {member(name), path(name), source_}; }
-  // Calls f with each object of a list.
-  template <class F>
-  void each(const char* name, F&& f) {
-    const Json& list = member(name);
-    require(list.is_array(), name, "a list");
-    for (size_t i = 0; i < list.size(); ++i) {
-      StateObject entry(list[i], concat(path(name), "[", i, "]"), source_);
-      f(entry);
-      entry.finish();
-    }
-  }
-  // Each above the one before.
-  std::vector<int64_t> ascending(const char* name) {
-    const Json& list = member(name);
-    require(list.is_array(), name, "a list");
-    std::vector<int64_t> values;
-    for (const Json& value : list) {
-      const int64_t low = values.empty() ? 1 : values.back() + 1;
-      require(is_integer(value, low), concat(name, "[", values.size(), "]"), integer_of(low),
-              value);
-      values.push_back(value.get<int64_t>());
-    }
-    return values;
-  }
-  void finish() const {
-    for (const auto& [name, value] : json_.items()) {
-      check<IoError>(known_.contains(name), source_, ": ", path(name),
-                     ": is not known; the file is of another release or damaged");
-    }
-  }
-
- private:
-  // Numbers beyond 64 bits are no integers to the parser.
-  static bool is_integer(const Json& value, int64_t low) {
-    return value.is_number_integer() &&
-           (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{kMost}) &&
-           value.get<int64_t>() >= low;
-  }
-  void require(bool holds, std::string_view name, std::string_view expected) const {
-    if (!holds) {
-      require(false, name, expected, *json_.find(name));
-    }
-  }
-  void require(bool holds,
-               std::string_view name,
-               std::string_view expected,
-               const Json& value) const {
-    if (holds) {
-      return;
-    }
-    // A text of the file may be anything; the message has to be one line of UTF-8.
-    constexpr size_t kShown = 60;
-    std::string shown = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
-    if (shown.size() > kShown) {
-      shown.resize(kShown);
-      shown += "...";
-    }
-    throw IoError(concat(source_, ": ", path(name), ": is ", shown, ", expected ", expected));
-  }
-  static std::string integer_of(int64_t low) {
-    return concat("an integer from ", low, " to ", kMost);
-  }
-  std::string path(std::string_view name) const {
-    return path_.empty() ? std::string(name) : concat(path_, ".", name);
-  }
-  const Json& member(const char* name) {
-    const auto found = json_.find(name);
-    check<IoError>(found != json_.end(), source_, ": ", path(name), ": is missing");
-    known_.insert(name);
-    return *found;
-  }
-
-  const Json& json_;
-  std::string path_;
-  const std::string& source_;
-  std::set<std::string, std::less<>> known_;
-};
 
 Json position_json(const data::BatchPosition& position) {
   return {{"step", position.step}, {"sample", position.first_sample}};
@@ -259,6 +139,8 @@ void compare_examples(const ExampleState& now,
   compare("the chat template", shown(now.template_crc64), shown(then.template_crc64));
 }
 
+bool has_data_sets(const DataState& state) { return !state.examples && !state.task; }
+
 Json examples_json(const ExampleState& examples) {
   Json files = Json::array();
   for (const ExampleSource& source : examples.files) {
@@ -328,7 +210,10 @@ std::string data_state_json(const DataState& state) {
   if (state.examples) {
     json["examples"] = examples_json(*state.examples);
   }
-  for (size_t part = 0; part < kParts.size() && !state.examples; ++part) {
+  if (state.task) {
+    json["task"] = internal::task_state_json(*state.task);
+  }
+  for (size_t part = 0; part < kParts.size() && has_data_sets(state); ++part) {
     Json datasets = Json::array();
     for (const DatasetShare& share : state.datasets[part]) {
       Json entry = {{"prefix", share.files.prefix},
@@ -383,7 +268,10 @@ DataState parse_data_state(const std::string& json, const std::string& source) {
   if (object.has("examples")) {
     state.examples = read_examples(object.object("examples"), source);
   }
-  for (size_t part = 0; part < kParts.size() && !state.examples; ++part) {
+  if (object.has("task")) {
+    state.task = internal::read_task_state(object.object("task"), source);
+  }
+  for (size_t part = 0; part < kParts.size() && has_data_sets(state); ++part) {
     StateObject of_part = object.object(kParts[part]);
     of_part.each("datasets", [&](StateObject& entry) {
       DatasetShare share;
@@ -397,7 +285,7 @@ DataState parse_data_state(const std::string& json, const std::string& source) {
     state.plan.*kPlans[part] = of_part.ascending("samples");
     of_part.finish();
   }
-  check<IoError>(state.examples || (!state.datasets[0].empty() && !state.plan.train.empty()),
+  check<IoError>(!has_data_sets(state) || (!state.datasets[0].empty() && !state.plan.train.empty()),
                  source, ": train: has no data set or no number of samples");
   state.split = object.text("split");
   state.seed = object.integer("seed");
@@ -421,11 +309,13 @@ std::vector<std::string> data_differences(const DataState& now, const DataState&
     return state.recorded   ? concat("dataset_config.step_data_dir ", state.recorded->directory)
            : state.own      ? concat("the program's own, '", state.own->fingerprint, "'")
            : state.examples ? concat("examples: ", blend_text(*state.examples))
+           : state.task     ? concat("those of task ", state.task->task)
                             : concat("data sets: ", blend_text(state.datasets[0]));
   };
   if (now.recorded.has_value() != then.recorded.has_value() ||
       now.own.has_value() != then.own.has_value() ||
-      now.examples.has_value() != then.examples.has_value()) {
+      now.examples.has_value() != then.examples.has_value() ||
+      now.task.has_value() != then.task.has_value()) {
     return {concat("the data are ", kind(now), "; they were ", kind(then))};
   }
   compare("model_config.seq_length", now.seq_length, then.seq_length);
@@ -441,6 +331,8 @@ std::vector<std::string> data_differences(const DataState& now, const DataState&
   }
   if (now.examples) {
     compare_examples(*now.examples, *then.examples, found);
+  } else if (now.task) {
+    internal::compare_tasks(*now.task, *then.task, found);
   } else {
     compare_datasets(now.datasets[0], then.datasets[0], found);
   }

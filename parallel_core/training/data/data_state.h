@@ -55,6 +55,20 @@ struct ExampleState {
   bool operator==(const ExampleState&) const = default;
 };
 
+/// Examples of a task (post_training_config.data), and what makes sequences of them.
+struct TaskDataState {
+  std::string task;
+  std::vector<data::TextFile> files;
+  int64_t max_length = 0;      ///< most tokens of a prompt with its completion
+  std::string long_sequences;  ///< what becomes of longer ones
+  int64_t eod = -1;            ///< the token that ends a text, or -1
+  std::string template_crc64;  ///< as in ExampleState
+  std::string chat_date;
+  int64_t group = 0;      ///< examples of a step, with which epochs end; 0: none
+  std::string ids_crc64;  ///< of all tokens of the training part
+  bool operator==(const TaskDataState&) const = default;
+};
+
 /// Data that the program has made itself (OwnData).
 struct OwnDataState {
   std::string fingerprint;  ///< empty: it says none
@@ -76,6 +90,8 @@ struct DataState {
   /// Examples; then there are no data sets and no plan, as row k is what it is whatever was asked
   /// for.
   std::optional<ExampleState> examples;
+  /// Examples of a task; the same holds.
+  std::optional<TaskDataState> task = std::nullopt;
   /// Data sets of training, validation and test; with a `split` all of them are the first's.
   std::array<std::vector<DatasetShare>, 3> datasets;
   std::string split;  ///< empty where each part has its own data sets

@@ -465,6 +465,11 @@ RunData open_on(const std::string& day,
                 DataUse use,
                 const DataState* resumed) {
   const DatasetConfig& d = config.dataset_config;
+  const std::optional<std::string>& task = config.post_training_config.task;
+  check<ValueError>(!task, "post_training_config.task ", task.value_or(""),
+                    ": its examples are no text to open or to evaluate on; its run evaluates on "
+                    "validation_data every eval_interval steps; for losses on a text or a data set "
+                    "set post_training_config.task to null and name that");
   const BatchSchedule batches = internal::batches_of(config);
   const int64_t whole = batches.reach(0, BatchSchedule::kNoLimit, d.train_samples).consumed;
   check<ValueError>(d.drop_remainder || whole == d.train_samples,

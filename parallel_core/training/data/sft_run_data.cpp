@@ -3,25 +3,20 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <filesystem>
 #include <optional>
 #include <utility>
 
-#include "autograd/io/packed_folder.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/blended_dataset.h"
 #include "parallel_core/data/dataset_split.h"
 #include "parallel_core/sft/sft_dataset.h"
 #include "parallel_core/training/data/built_in_chat.h"
+#include "parallel_core/training/data/example_format.h"
 #include "parallel_core/training/data/take_up_data.h"
-#include "text/chat/chat_format.h"
 #include "text/sources/text_files.h"
-#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/tokenizer.h"
 #include "text/tokenizers/turn_end.h"
-#include "text/util/checksum.h"
-#include "text/util/file.h"
 #include "text/util/numbers.h"
 
 namespace tapestry {
@@ -35,120 +30,6 @@ using internal::batches_of;
 using sft::ExampleCounts;
 using sft::ExampleFile;
 using sft::ExampleRange;
-
-std::unique_ptr<data::Tokenizer> tokenizer_of_examples(const AllConfig& config, RunData& run) {
-  const DatasetConfig& d = config.dataset_config;
-  check_tokenizer_of_weights(config);
-  run.tokenizer_model = d.tokenizer_model.value_or("");
-  check<ValueError>(d.tokenizer_type == "byte" || !run.tokenizer_model.empty(),
-                    "dataset_config.sft_data_path needs the tokenizer of the model that is tuned; "
-                    "name it with dataset_config.tokenizer_model (and tokenizer_type, which is ",
-                    d.tokenizer_type, ")");
-  auto tokenizer = data::make_tokenizer(d.tokenizer_type, run.tokenizer_model);
-  check<ValueError>(
-      tokenizer->vocab_size() <= config.model_config.vocab_size, "model_config.vocab_size is ",
-      config.model_config.vocab_size, ", but the examples' is the ", tokenizer->describe(),
-      "; use the model's own tokenizer, raise vocab_size where a model begins, or give one "
-      "that exists a row for each id with --resize_embeddings");
-  const std::vector<std::string> remarks = tokenizer->remarks();
-  run.remarks.insert(run.remarks.end(), remarks.begin(), remarks.end());
-  return tokenizer;
-}
-
-// The folder of the tokenizer's model; empty for bytes.
-std::string tokenizer_folder(const std::string& model) {
-  const fs::path path = model;
-  if (model.empty() || folder_exists(model)) {
-    return model;
-  }
-  return path.has_parent_path() ? path.parent_path().string() : ".";
-}
-
-struct FoundFormat {
-  std::optional<chat::ChatFormat> format;
-  bool is_built_in = false;
-  std::string why_none;   // what is wrong with the one that there is
-  std::string chat_date;  // what it is told; empty where it does not ask
-};
-
-// The day as the time at its noon here, as strftime_now takes it.
-std::time_t noon_of(const std::string& date) {
-  std::tm day{};
-  std::sscanf(date.c_str(), "%d-%d-%d", &day.tm_year, &day.tm_mon, &day.tm_mday);
-  day.tm_year -= 1900;
-  day.tm_mon -= 1;
-  day.tm_hour = 12;
-  day.tm_isdst = -1;
-  return std::mktime(&day);
-}
-
-// Whether a template cannot do without the day. One that asks whether there is one has another.
-bool needs_date(const std::shared_ptr<const chat::ChatTemplate>& used) {
-  return used && used->source().find("strftime_now") != std::string::npos &&
-         used->source().find("strftime_now is defined") == std::string::npos &&
-         used->source().find("strftime_now is not defined") == std::string::npos;
-}
-
-void tell_date(const DatasetConfig& d, const std::string& day, FoundFormat& found) {
-  if (!found.format) {
-    return;
-  }
-  const bool needed =
-      needs_date(found.format->chat_template) || needs_date(found.format->tool_template);
-  if (d.chat_date) {
-    found.chat_date = *d.chat_date;
-  } else if (needed) {
-    found.chat_date = day;
-  } else {
-    return;
-  }
-  found.format->now = noon_of(found.chat_date);
-}
-
-FoundFormat find_chat_format(const AllConfig& config,
-                             const data::Tokenizer& tokenizer,
-                             const std::string& day) {
-  const DatasetConfig& d = config.dataset_config;
-  const std::string folder = tokenizer_folder(d.tokenizer_model.value_or(""));
-  FoundFormat found;
-  try {
-    if (!folder.empty()) {
-      found.format = chat::read_chat_format(folder);
-    }
-  } catch (const ValueError& error) {  // no matter unless there is a conversation
-    found.why_none = error.what();
-  }
-  if (!found.format && (d.chat_template || found.why_none.empty())) {
-    found.format = built_in_chat(tokenizer);
-    found.is_built_in = !d.chat_template;
-  }
-  if (d.chat_template) {
-    found.format->tool_template = nullptr;
-    constexpr uint64_t kMost = uint64_t{64} << 20U;  // as of one beside a tokenizer
-    found.format->chat_template = std::make_shared<chat::ChatTemplate>(
-        data::read_file(*d.chat_template, kMost), *d.chat_template);
-  }
-  tell_date(d, day, found);
-  return found;
-}
-
-std::string checksum_of(const std::optional<chat::ChatFormat>& format) {
-  if (!format) {
-    return {};
-  }
-  data::Crc64 sum;
-  const auto add = [&](const std::string& text) {
-    sum.add(text);
-    sum.add(std::string_view("\0", 1));
-  };
-  add(format->chat_template->source());
-  add(format->tool_template ? format->tool_template->source() : "");
-  for (const auto& [name, token] : format->special_tokens) {
-    add(name);
-    add(token);
-  }
-  return sum.text();
-}
 
 // The files of one path, each read once, and their weights, if they have such.
 struct ExampleFiles {
@@ -364,7 +245,7 @@ class ExampleRun {
       : config_(config),
         d_(config.dataset_config),
         use_(use),
-        tokenizer_(tokenizer_of_examples(config, run_)),
+        tokenizer_(tokenizer_of_examples(config, "dataset_config.sft_data_path", run_)),
         found_(find_chat_format(config, *tokenizer_, day)) {
     const int64_t seq_length = config.model_config.seq_length;
     encoding_ = {
@@ -429,7 +310,7 @@ class ExampleRun {
     run_.opened = identity_of_examples(config_, files_, *tokenizer_, encoding_);
     const bool has_conversations = files_.counts.conversations > 0;
     if (has_conversations || !found_.is_built_in) {
-      run_.opened.examples->template_crc64 = checksum_of(found_.format);
+      run_.opened.examples->template_crc64 = chat_format_checksum(found_.format);
     }
     if (has_conversations) {
       run_.opened.examples->chat_date = found_.chat_date;
@@ -548,21 +429,13 @@ class ExampleRun {
   DataUse use_;
   RunData run_;
   std::unique_ptr<data::Tokenizer> tokenizer_;
-  FoundFormat found_;
+  FoundChatFormat found_;
   sft::ExampleEncoding encoding_;
   RowSettings settings_;
   ExampleFiles files_;
 };
 
 }  // namespace
-
-std::string local_day() {
-  const std::time_t now = std::time(nullptr);
-  std::tm day{};
-  localtime_r(&now, &day);
-  char text[16];
-  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d", &day)};
-}
 
 RunData open_examples(const AllConfig& config,
                       DataUse use,
@@ -579,11 +452,6 @@ RunData open_examples(const AllConfig& config,
   run.description = concat(examples.names(), ", ", run.description, "; encoded in ", time, ", ",
                            examples.tokenizer());
   return run;
-}
-
-std::optional<chat::ChatFormat> chat_format_of_examples(const AllConfig& config,
-                                                        const data::Tokenizer& tokenizer) {
-  return find_chat_format(config, tokenizer, local_day()).format;
 }
 
 }  // namespace tapestry

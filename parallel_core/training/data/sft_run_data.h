@@ -1,14 +1,12 @@
 // Examples for fine-tuning as the data of a run.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/training/data/data_state.h"
+#include "parallel_core/training/data/example_format.h"
 #include "parallel_core/training/data/run_data.h"
-#include "text/chat/chat_format.h"
-#include "text/tokenizers/tokenizer.h"
 
 namespace tapestry {
 
@@ -22,13 +20,5 @@ RunData open_examples(const AllConfig& config,
                       DataUse use,
                       const DataState* resumed,
                       const std::string& day);
-
-/// Today, "YYYY-MM-DD".
-std::string local_day();
-
-/// What writes conversations among the examples as text: dataset_config.chat_template, else what
-/// the folder of the tokenizer has, else ChatML. Nothing where the folder's cannot be used.
-std::optional<chat::ChatFormat> chat_format_of_examples(const AllConfig& config,
-                                                        const data::Tokenizer& tokenizer);
 
 }  // namespace tapestry

@@ -16,12 +16,19 @@ namespace tapestry {
 
 namespace {
 
-// [batch, 1, own queries, seq], true = may look, from a mask in the data.
+// [batch, 1, own queries, seq], or [batch, 1, 1, seq] for all queries, true = may look, from a mask
+// in the data.
 Tensor visibility(const data::Batch& batch, const ContextParallelLayout& layout) {
   const int64_t b = batch.batch;
   const int64_t s = batch.seq;
   if (batch.attention_mask.empty()) {
     return {};
+  }
+  if (std::ssize(batch.attention_mask) == b * s) {
+    Tensor mask = full({b, 1, 1, s}, 1, kBool);
+    std::transform(batch.attention_mask.begin(), batch.attention_mask.end(), mask.data<bool>(),
+                   [](auto hidden) { return hidden == 0; });
+    return mask;
   }
   const int64_t own = s / layout.size;
   Tensor mask = full({b, 1, own, s}, 1, kBool);
@@ -100,6 +107,7 @@ PipelineWork pipeline_work(
     ModelInput input =
         to_model_input(batch, model.sequence_unit(), at_the_end ? model.tokens_ahead() : 0);
     input.scores = scores;
+    input.micro_batch = i;
     input.chunk = chunk;
     input.hidden = hidden;
     ModelOutput output = model(input);

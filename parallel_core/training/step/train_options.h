@@ -13,6 +13,7 @@
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/training/step/evaluation_metric.h"
 #include "parallel_core/training/step/metrics.h"
+#include "parallel_core/training/step/step_objective.h"
 #include "parallel_core/training/step/step_observer.h"
 #include "parallel_core/training/step/trainer_state.h"
 
@@ -34,6 +35,9 @@ struct TrainOptions {
   std::vector<EvaluationMetric> evaluation_metrics = {};
   /// In place of the library's evaluation; empty: that.
   EvaluationFunction evaluation = {};
+  /// What the cell's steps minimise in place of the model's loss, which evaluations then measure;
+  /// null: that.
+  StepObjective* objective = nullptr;
   MetricsWriter* metrics = nullptr;  ///< null: no metrics.jsonl
   /// See every step when its record is complete, before the log; the same on all ranks.
   std::vector<StepObserver*> observers;

@@ -84,6 +84,15 @@ class MetricSums {
   std::vector<double> sums_;
 };
 
+// Global batches that are read; there is at least one.
+int64_t whole_batches(const data::DataSource& source, int64_t batch, int64_t iterations) {
+  const int64_t available = std::min(iterations, source.size_in_samples() / batch);
+  check<ValueError>(available > 0, "evaluation: the data hold ", source.size_in_samples(),
+                    " samples, one global batch needs ", batch,
+                    "; raise their share in dataset_config.split or lower the batch size");
+  return available;
+}
+
 // The logits of a micro-batch, [batch, seq, vocabulary]; undefined on all stages but the last.
 Tensor whole_logits_of(ParallelModel& model, data::Batch batch) {
   batch.labels.clear();  // a model that sees labels computes the loss
@@ -94,6 +103,32 @@ Tensor whole_logits_of(ParallelModel& model, data::Batch batch) {
   return dense((model.sequence_axis() == 0 ? transpose(logits, 0, 1) : logits).to(kFloat32));
 }
 
+// Of all data-parallel ranks; rows without sequences count themselves.
+double sequences_in(const std::vector<data::Batch>& micro_batches) {
+  double count = 0;
+  for (const data::Batch& batch : micro_batches) {
+    for (const auto& row : batch.sequences) {
+      count += static_cast<double>(row.size());
+    }
+    count += batch.sequences.empty() ? static_cast<double>(batch.batch) : 0;
+  }
+  return sum_over(get_data_parallel_group(), count);
+}
+
+// Further passes, which make logits.
+void add_to(std::vector<MetricSums>& sums,
+            ParallelModel& model,
+            const std::vector<data::Batch>& micro_batches) {
+  for (size_t m = 0; m < micro_batches.size() && !sums.empty(); ++m) {
+    const Tensor logits = whole_logits_of(model, micro_batches[m]);
+    for (MetricSums& metric : sums) {
+      if (logits.defined()) {
+        metric.add({.batch = micro_batches[m], .logits = logits});
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::map<std::string, double> evaluate_with(ParallelModel& model,
@@ -102,10 +137,7 @@ std::map<std::string, double> evaluate_with(ParallelModel& model,
                                             int64_t iterations,
                                             const std::vector<EvaluationMetric>& metrics) {
   const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
-  const int64_t available = std::min(iterations, source.size_in_samples() / batch);
-  check<ValueError>(available > 0, "evaluation: the data hold ", source.size_in_samples(),
-                    " samples, one global batch needs ", batch,
-                    "; raise their share in dataset_config.split or lower the batch size");
+  const int64_t available = whole_batches(source, batch, iterations);
   const PhaseScope phase("evaluation");
   const NoGradGuard guard;
   model.eval();
@@ -123,14 +155,7 @@ std::map<std::string, double> evaluate_with(ParallelModel& model,
     work.forward_only = true;
     work.messages.overlap = config.parallel_config.overlap_p2p_comm;
     get_forward_backward_func(work.chunks)(work);
-    for (size_t m = 0; m < micro_batches.size() && !sums.empty(); ++m) {
-      const Tensor logits = whole_logits_of(model, micro_batches[m]);
-      for (MetricSums& metric : sums) {
-        if (logits.defined()) {
-          metric.add({.batch = micro_batches[m], .logits = logits});
-        }
-      }
-    }
+    add_to(sums, model, micro_batches);
   }
   model.train();
   std::array<double, 2> all = {loss, tokens};  // known to the last stage
@@ -148,6 +173,72 @@ double evaluate(ParallelModel& model,
                 const AllConfig& config,
                 int64_t iterations) {
   return evaluate_with(model, source, config, iterations, {}).at("loss");
+}
+
+std::map<std::string, double> evaluate_objective(ParallelModel& model,
+                                                 StepObjective& objective,
+                                                 data::DataSource& source,
+                                                 const AllConfig& config,
+                                                 int64_t iterations,
+                                                 int64_t step,
+                                                 const std::vector<EvaluationMetric>& metrics) {
+  const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
+  // The last step has what is left.
+  const int64_t available = std::min(iterations, (source.size_in_samples() + batch - 1) / batch);
+  check<ValueError>(available > 0, "evaluation: the data hold no sample");
+  const PhaseScope phase("evaluation");
+  const NoGradGuard guard;
+  model.eval();
+  double loss = 0;
+  double weights = 0;
+  std::map<std::string, double> values;
+  std::map<std::string, double> weights_of;  // a step need not measure everything
+  std::vector<MetricSums> sums(metrics.begin(), metrics.end());
+  for (int64_t i = 0; i < available; ++i) {
+    const std::vector<data::Batch> micro_batches = step_batches(source, config, {i, i * batch});
+    const double weight = sequences_in(micro_batches);
+    weights += weight;
+    objective.begin_step(model, step, micro_batches, /*training=*/false);
+    PipelineWork work = pipeline_work(
+        model, micro_batches,
+        [&](int64_t micro_batch, ModelOutput& output) {
+          loss +=
+              objective.part(micro_batch, micro_batches[static_cast<size_t>(micro_batch)], output)
+                  .item();
+          return StageOutput{};
+        },
+        objective.scores());
+    work.forward_only = true;
+    work.messages.overlap = config.parallel_config.overlap_p2p_comm;
+    get_forward_backward_func(work.chunks)(work);
+    for (const auto& [name, value] : objective.finish_step()) {
+      values[name] += weight * value;
+      weights_of[name] += weight;
+    }
+    add_to(sums, model, micro_batches);
+  }
+  model.train();
+  std::array<double, 1> all = {loss};  // known to the last stage
+  sum_over_pipeline(all);
+  sum_over(get_data_parallel_group(), all);
+  for (auto& [name, value] : values) {
+    value /= weights_of[name];
+  }
+  values["loss"] = all[0] / weights;
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    values[metrics[i].name] = sums[i].value();
+  }
+  const auto& wanted = config.training_config.eval_metric;
+  if (wanted && !values.contains(*wanted)) {
+    std::string names;
+    for (const auto& [name, value] : values) {
+      names += concat(names.empty() ? "" : ", ", name);
+    }
+    throw ValueError(concat("training_config.eval_metric is '", *wanted,
+                            "', but evaluations of this task compute ", names,
+                            "; name one of these"));
+  }
+  return values;
 }
 
 std::string eval_log_line(const char* part, int64_t step, double loss) {
@@ -175,12 +266,18 @@ StepEvaluation::StepEvaluation(ParallelModel& model,
                                const AllConfig& config,
                                const TrainOptions& options)
     : model_(model), config_(config), options_(options) {
-  check_evaluation(config, options.evaluation_metrics, options.evaluation != nullptr);
+  check_evaluation(config, options.evaluation_metrics,
+                   options.evaluation != nullptr || options.objective != nullptr);
 }
 
 std::map<std::string, double> StepEvaluation::values_of(data::DataSource& source,
                                                         int64_t step,
                                                         bool of_test) {
+  if (!options_.evaluation && options_.objective != nullptr) {
+    return evaluate_objective(model_, *options_.objective, source, config_,
+                              config_.training_config.eval_iters, step,
+                              options_.evaluation_metrics);
+  }
   if (!options_.evaluation) {
     return evaluate_with(model_, source, config_, config_.training_config.eval_iters,
                          options_.evaluation_metrics);
@@ -216,6 +313,9 @@ void StepEvaluation::after(FinishedStep& step) {
   const auto record = [&](data::DataSource& source, bool of_test, std::optional<double>& loss,
                           std::map<std::string, double>& others) {
     others = values_of(source, step.record.step, of_test);
+    if (options_.objective != nullptr) {
+      return;  // its loss has no perplexity, and is a value like the others
+    }
     if (const auto found = others.extract("loss")) {
       loss = found.mapped();
     }

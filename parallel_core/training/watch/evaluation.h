@@ -11,6 +11,7 @@
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/pipeline_parallel/parallel_model.h"
 #include "parallel_core/training/step/evaluation_metric.h"
+#include "parallel_core/training/step/step_objective.h"
 #include "parallel_core/training/step/step_observer.h"
 #include "parallel_core/training/step/train_options.h"
 
@@ -39,6 +40,20 @@ std::map<std::string, double> evaluate_with(ParallelModel& model,
                                             const AllConfig& config,
                                             int64_t iterations,
                                             const std::vector<EvaluationMetric>& metrics);
+
+/// What a task's objective says of the data: its loss as "loss", and what it measures by name, each
+/// the mean over `iterations` global batches, or as many as there are, of which the last one may be
+/// smaller; weighed with their sequences, so that each counts the same. Beside it the metrics of
+/// evaluate_with. The same on every rank. `step` is that of the training. ValueError for a
+/// training_config.eval_metric that is not among the values, if there is no sample, and as
+/// evaluate_with.
+std::map<std::string, double> evaluate_objective(ParallelModel& model,
+                                                 StepObjective& objective,
+                                                 data::DataSource& source,
+                                                 const AllConfig& config,
+                                                 int64_t iterations,
+                                                 int64_t step,
+                                                 const std::vector<EvaluationMetric>& metrics);
 
 /// "eval: Step:100, Loss: 4.210932, Perplexity: 67.4194"; `part` is eval or test.
 std::string eval_log_line(const char* part, int64_t step, double loss);

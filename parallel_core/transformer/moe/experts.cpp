@@ -14,6 +14,7 @@
 #include "parallel_core/lora/adapter_plan.h"
 #include "parallel_core/lora/low_rank_spec.h"
 #include "parallel_core/parameter_ranks.h"
+#include "parallel_core/tensor_parallel/low_rank.h"
 
 namespace tapestry {
 
@@ -218,12 +219,12 @@ Tensor Experts::multiply(const Tensor& x,
   return bias != nullptr ? y + rows_of(*bias, experts_of_rows(ends)).to(precision_.activation) : y;
 }
 
-// y + s B A x; without an adapter y.
+// y + s B A x; without an adapter, or while adapters are off, y.
 Tensor Experts::with_adapter(const Tensor& y,
                              const Tensor& x,
                              const Adapter& adapter,
                              const std::vector<int64_t>& ends) const {
-  if (adapter.a == nullptr) {
+  if (adapter.a == nullptr || adapters_are_off()) {
     return y;
   }
   const Tensor t = multiply(x, *adapter.a, nullptr, ends) * adapter.scale;

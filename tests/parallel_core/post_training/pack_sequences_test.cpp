@@ -50,6 +50,32 @@ TEST(PackSequences, WithoutPackingEachHasARow) {
   EXPECT_THAT(batch.loss_mask, ElementsAre(1, 0, 0, 1, 1, 0));
 }
 
+TEST(PackSequences, PaddingThatCountsSeesItsRow) {
+  const std::vector<int64_t> numbers = {2, 3};
+  RowRoom room = {.seq_length = 16, .unit = 2, .pad_id = 9};
+  room.counted = CountedPositions::kPaddedRowsButLast;
+  const data::Batch batch = pack_sequences(two_pairs(), numbers, room, /*longest=*/5);
+  EXPECT_EQ(batch.batch, 2);
+  EXPECT_THAT(batch.tokens, ElementsAre(11, 12, 9, 9, 9, 9, 11, 13, 14, 9, 9, 9));
+  EXPECT_THAT(batch.labels, ElementsAre(12, 9, 9, 9, 9, 9, 13, 14, 9, 9, 9, 9));
+  EXPECT_THAT(batch.loss_mask, ElementsAre(1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 0, 0));
+  EXPECT_THAT(batch.position_ids, ElementsAre(0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(batch.attention_mask, ElementsAre(0, 0, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1));
+  EXPECT_TRUE(batch.document_starts.empty());
+  room.counted = CountedPositions::kPaddedRows;
+  EXPECT_THAT(pack_sequences(two_pairs(), numbers, room, 5).loss_mask,
+              ElementsAre(1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0));
+  room.counted = CountedPositions::kSequences;
+  EXPECT_THAT(pack_sequences(two_pairs(), numbers, room).loss_mask, ElementsAre(1, 0, 1, 1, 0, 0));
+}
+
+TEST(PackSequences, OfNothingThereIsARowOfPadding) {
+  const data::Batch batch = pack_sequences(two_pairs(), {}, {.seq_length = 16, .unit = 4});
+  EXPECT_EQ(batch.batch, 1);
+  EXPECT_THAT(batch.loss_mask, ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(batch.sequences, ElementsAre(testing::IsEmpty()));
+}
+
 TEST(PackSequences, TooLongIsRefused) {
   const std::vector<int64_t> numbers = {0};
   EXPECT_THROW(pack_sequences(two_pairs(), numbers, {.seq_length = 4}), ValueError);
@@ -93,8 +119,19 @@ TEST(UnitOrder, AnEpochHasEveryUnitOnce) {
   EXPECT_NE(first, second);
   EXPECT_THAT(first, testing::UnorderedElementsAre(0, 1, 2, 3, 4));
   EXPECT_THAT(second, testing::UnorderedElementsAre(0, 1, 2, 3, 4));
+  UnitOrder same(5, /*shuffle=*/true, 3, EpochOrder::kOfFirst);
+  EXPECT_EQ(same.unit(7), same.unit(2));
   UnitOrder in_order(3, /*shuffle=*/false, 3);
   EXPECT_EQ(in_order.unit(4), 1);
+}
+
+TEST(UnitOrder, AnEpochEndsWithAStep) {
+  UnitOrder order(5, /*shuffle=*/false, 3, EpochOrder::kOwn, /*step=*/4);
+  EXPECT_EQ(order.unit(4), 4);
+  EXPECT_EQ(order.unit(5), UnitOrder::kNone);
+  EXPECT_EQ(order.epoch(7), 0);
+  EXPECT_EQ(order.epoch(8), 1);
+  EXPECT_EQ(order.unit(8), 0);
 }
 
 }  // namespace

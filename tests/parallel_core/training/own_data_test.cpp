@@ -283,7 +283,7 @@ TEST_F(OwnDataTest, WhatCannotBeIsRefused) {
                }},
           "returned other values on another rank", 2);
   refused({"training_config.best_metric_comparison=less", "training_config.eval_metric=wrong"},
-          {.evaluation = own_evaluation}, "evaluation function returns no value of that name");
+          {.evaluation = own_evaluation}, "the evaluation has computed no value of that name");
 }
 
 TEST(EpochSource, EachEpochHasAnOrderOfItsOwn) {
