@@ -171,7 +171,7 @@ TEST(Sampling, IsTheSameInEveryLayout) {
     sampler->set_model(*model);
     expected = seen_of(sampler->batch(0));
   });
-  const std::string sp = "parallel_config.use_sequence_parallel=True";
+  const std::string sp = "parallel_config.sequence_parallel=True";
   const std::vector<tapestry::testing::RankLayout> layouts = {
       {2, {}},
       {2, tapestry::testing::tp(2)},
