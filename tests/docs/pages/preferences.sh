@@ -22,7 +22,9 @@ optimizer_config: {learning_rate: 3.0e-3}
 TEXT
   pretrain_gpt --config_path base.yaml
   build/release/examples/gpt/export --checkpoint base --to hf --output model
-  cp -r model teacher
+  pretrain_gpt --config_path base.yaml --set dataset_config.sft_data_path=answers.jsonl \
+    --set training_config.output_dir=teachers --set training_config.seed=7
+  build/release/examples/gpt/export --checkpoint teachers --to hf --output teacher
   cat >student.yaml <<'TEXT'
 training_config: {training_iters: 4, output_dir: from_file}
 dataset_config: {tokenizer_type: byte, batch_size: 4}
