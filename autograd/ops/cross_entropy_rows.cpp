@@ -1,6 +1,6 @@
 #include "autograd/ops/cross_entropy_rows.h"
 
-#include "autograd/kernels/cross_entropy.h"
+#include "autograd/kernels/losses/cross_entropy.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"

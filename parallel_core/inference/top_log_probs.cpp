@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "autograd/kernels/losses/row_scores.h"
 #include "autograd/kernels/machine/parallel_for.h"
-#include "autograd/kernels/row_scores.h"
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"

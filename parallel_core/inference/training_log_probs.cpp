@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "autograd/kernels/row_scores.h"
-#include "autograd/ops/linear_score_rows.h"
+#include "autograd/kernels/losses/row_scores.h"
+#include "autograd/ops/heads/linear_score_rows.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/parallel_state.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "autograd/kernels/cross_entropy.h"
+#include "autograd/kernels/losses/cross_entropy.h"
 #include "autograd/ops/cross_entropy_rows.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/loss.h"

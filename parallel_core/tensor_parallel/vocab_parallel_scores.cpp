@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "autograd/ops/linear_score_rows.h"
+#include "autograd/ops/heads/linear_score_rows.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/rows.h"
 #include "autograd/tape/op.h"

@@ -1,7 +1,7 @@
 // Scores of single tokens by a head whose vocabulary is split over ranks.
 #pragma once
 
-#include "autograd/ops/token_scores.h"
+#include "autograd/ops/heads/token_scores.h"
 #include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
 
 namespace tapestry {

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/kernels/losses/row_divergence.h"
+#include "autograd/kernels/losses/row_scores.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/machine/work_counter.h"
-#include "autograd/kernels/row_divergence.h"
-#include "autograd/kernels/row_scores.h"
-#include "autograd/ops/logit_chunks.h"
+#include "autograd/ops/heads/logit_chunks.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/rows.h"
 #include "autograd/ops/shape_ops.h"

@@ -1,4 +1,4 @@
-#include "autograd/kernels/row_divergence.h"
+#include "autograd/kernels/losses/row_divergence.h"
 
 #include <type_traits>
 

@@ -1,5 +1,5 @@
 // Samples of what a head says of single tokens.
-#include "autograd/ops/token_scores.h"
+#include "autograd/ops/heads/token_scores.h"
 #include "autograd/tensor/factory.h"
 #include "tests/autograd/ops/op_samples.h"
 

@@ -1,4 +1,4 @@
-#include "autograd/ops/token_scores.h"
+#include "autograd/ops/heads/token_scores.h"
 
 #include <gtest/gtest.h>
 

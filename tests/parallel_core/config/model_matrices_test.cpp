@@ -126,7 +126,9 @@ Overrides random_overrides(std::mt19937& random) {
   }
   const bool learned = std::find(out.begin(), out.end(),
                                  m + "position_embedding_type=learned_absolute") != out.end();
-  out.push_back(concat(m, "mtp_num_layers=", learned ? 0 : random() % 3));
+  const bool scores = std::find(out.begin(), out.end(), m + "score_head=True") != out.end();
+  const uint64_t ahead = random() % 3;
+  out.push_back(concat(m, "mtp_num_layers=", learned || scores ? 0 : ahead));
   return out;
 }
 

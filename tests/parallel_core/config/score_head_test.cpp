@@ -22,6 +22,8 @@ using testing::Overrides;
 using testing::small_config;
 
 const std::string kReward = "post_training_config.task=reward";
+const std::string kData = "post_training_config.data=[pairs.jsonl]";
+const std::string kData = "post_training_config.data=[pairs.jsonl]";
 const std::string kHead = "model_config.score_head=True";
 
 std::string refusal(const Overrides& overrides) {
@@ -30,7 +32,7 @@ std::string refusal(const Overrides& overrides) {
 
 TEST(ScoreHead, FollowsFromTheTask) {
   EXPECT_FALSE(small_config().model_config.score_head);
-  const AllConfig config = small_config({kReward});
+  const AllConfig config = small_config({kReward, kData});
   EXPECT_TRUE(config.model_config.score_head);
   EXPECT_EQ(config.origins.at("model_config.score_head").kind, ConfigOrigin::Kind::kDerived);
   EXPECT_TRUE(small_config({kHead}).model_config.score_head);
@@ -53,18 +55,18 @@ TEST(ScoreHead, IsTrainedBesideAdapters) {
   const auto saved = [](const Overrides& overrides) {
     return small_config(overrides).lora_config.modules_to_save;
   };
-  EXPECT_THAT(saved({kReward, lora}), ElementsAre("score"));
-  EXPECT_THAT(saved({kReward, lora, "lora_config.modules_to_save=['scor.']"}),
+  EXPECT_THAT(saved({kReward, kData, lora}), ElementsAre("score"));
+  EXPECT_THAT(saved({kReward, kData, lora, "lora_config.modules_to_save=['scor.']"}),
               ElementsAre("scor."));
-  EXPECT_THAT(saved({kReward, lora, "lora_config.modules_to_save=[final_norm]"}),
+  EXPECT_THAT(saved({kReward, kData, lora, "lora_config.modules_to_save=[final_norm]"}),
               ElementsAre("final_norm", "score"));
   EXPECT_TRUE(saved({lora}).empty());
-  EXPECT_EQ(small_config({kReward, lora}).model_config.lora.modules_to_save,
-            saved({kReward, lora}));
+  EXPECT_EQ(small_config({kReward, kData, lora}).model_config.lora.modules_to_save,
+            saved({kReward, kData, lora}));
 }
 
 TEST(ScoreHead, HasNoLayersAhead) {
-  EXPECT_THAT(refusal({kReward, "model_config.mtp_num_layers=1"}),
+  EXPECT_THAT(refusal({kReward, kData, "model_config.mtp_num_layers=1"}),
               AllOf(HasSubstr("mtp_num_layers"), HasSubstr("score_head")));
 }
 

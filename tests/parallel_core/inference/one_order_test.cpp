@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "autograd/kernels/losses/row_scores.h"
 #include "autograd/kernels/machine/cpu.h"
-#include "autograd/kernels/row_scores.h"
-#include "autograd/ops/linear_score_rows.h"
+#include "autograd/ops/heads/linear_score_rows.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"

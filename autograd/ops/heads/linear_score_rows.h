@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "autograd/ops/logit_chunks.h"
-#include "autograd/ops/token_scores.h"
+#include "autograd/ops/heads/logit_chunks.h"
+#include "autograd/ops/heads/token_scores.h"
 #include "autograd/tape/op.h"
 
 namespace tapestry {

@@ -1,4 +1,4 @@
-#include "autograd/kernels/row_scores.h"
+#include "autograd/kernels/losses/row_scores.h"
 
 #include <cassert>
 

@@ -1,4 +1,4 @@
-#include "autograd/kernels/cross_entropy.h"
+#include "autograd/kernels/losses/cross_entropy.h"
 
 #include <cassert>
 

@@ -1,4 +1,4 @@
-#include "autograd/ops/logit_chunks.h"
+#include "autograd/ops/heads/logit_chunks.h"
 
 #include "autograd/kernels/gemm/gemm.h"
 #include "autograd/ops/activation.h"

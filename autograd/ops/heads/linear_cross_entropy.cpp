@@ -5,7 +5,7 @@
 #include "autograd/ops/activation.h"
 #include "autograd/ops/cross_entropy_rows.h"
 #include "autograd/ops/elementwise.h"
-#include "autograd/ops/logit_chunks.h"
+#include "autograd/ops/heads/logit_chunks.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/matmul.h"

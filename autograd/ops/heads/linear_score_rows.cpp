@@ -1,12 +1,12 @@
-#include "autograd/ops/linear_score_rows.h"
+#include "autograd/ops/heads/linear_score_rows.h"
 
 #include <cmath>
 #include <cstring>
 #include <limits>
 
+#include "autograd/kernels/losses/row_scores.h"
 #include "autograd/kernels/machine/one_order.h"
 #include "autograd/kernels/machine/work_counter.h"
-#include "autograd/kernels/row_scores.h"
 #include "autograd/ops/activation.h"
 #include "autograd/ops/cross_entropy_rows.h"
 #include "autograd/ops/elementwise.h"

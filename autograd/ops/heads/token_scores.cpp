@@ -1,9 +1,9 @@
-#include "autograd/ops/token_scores.h"
+#include "autograd/ops/heads/token_scores.h"
 
 #include <memory>
 
-#include "autograd/kernels/row_scores.h"
-#include "autograd/ops/linear_score_rows.h"
+#include "autograd/kernels/losses/row_scores.h"
+#include "autograd/ops/heads/linear_score_rows.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/rows.h"
 #include "autograd/tape/grad_mode.h"
