@@ -23,7 +23,6 @@ using testing::small_config;
 
 const std::string kReward = "post_training_config.task=reward";
 const std::string kData = "post_training_config.data=[pairs.jsonl]";
-const std::string kData = "post_training_config.data=[pairs.jsonl]";
 const std::string kHead = "model_config.score_head=True";
 
 std::string refusal(const Overrides& overrides) {
