@@ -146,12 +146,18 @@ AllConfig configuration(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
                                 {.overrides = recipe.overrides});
 }
 
-// The data that a configuration trains on.
-RunData data_of(const AllConfig& config, const FinetuneOptions& options) {
-  const std::unique_ptr<RunTask> task = post_training::run_task(config);
-  return task != nullptr
-             ? task->open_data(config, *options.world, DataUse::kTraining, /*resumed=*/nullptr)
-             : open_data(config, *options.world);
+// The data that a configuration trains on, with the task that has opened them, if there is one.
+struct DataOfRecipe {
+  std::unique_ptr<RunTask> task;
+  RunData run;
+};
+DataOfRecipe data_of(const AllConfig& config, const FinetuneOptions& options) {
+  DataOfRecipe data;
+  data.task = post_training::run_task(config);
+  data.run = data.task != nullptr ? data.task->open_data(config, *options.world, DataUse::kTraining,
+                                                         /*resumed=*/nullptr)
+                                  : open_data(config, *options.world);
+  return data;
 }
 
 // What the model's config.json says.
@@ -271,8 +277,8 @@ void choose_task_updates(const FinetuneOptions& options,
                          RecipeFacts& facts) {
   facts.batch_rows = derived_task_batch(recipe, facts.data_parallel_size).update;
   facts.has_validation = !recipe.validation_data.empty();
-  const RunData data = data_of(configuration(recipe, facts), options);
-  const int64_t units = data::batches_until_epoch(*data.train, 0, /*batch=*/1, recipe.epochs);
+  const DataOfRecipe data = data_of(configuration(recipe, facts), options);
+  const int64_t units = data::batches_until_epoch(*data.run.train, 0, /*batch=*/1, recipe.epochs);
   facts.training_iters = updates_for(units, facts.batch_rows);
   say(options, concat("updates    ", facts.training_iters, " of ", facts.batch_rows, ": ", units,
                       recipe.task == "grpo" ? " completions in " : " in ", recipe.epochs,
@@ -402,7 +408,8 @@ FinetuneSummary finetune(const FinetuneOptions& options) {
     say(options, memory_report(recipe, facts, config, available));
     return summary;
   }
-  const RunData data = data_of(config, options);
+  const DataOfRecipe opened = data_of(config, options);
+  const RunData& data = opened.run;
   PretrainOptions training{.run_cmd = options.run_cmd,
                            .stop_requested = options.stop_requested,
                            .go_on = "pretrain_gpt --resume " + recipe.output_dir,

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kShortestRow = 256;
 constexpr int64_t kRowStep = 64;
+constexpr int64_t kUsualCompletion = 512;  // TRL's max_completion_length
 
 // A list of paths, or of other texts.
 std::string list_text(const std::vector<std::string>& entries,
@@ -67,7 +68,7 @@ class YamlText {
 bool is_16_bit(DType dtype) { return dtype != kFloat32 && dtype != kFloat64; }
 
 // Where post_training_config lies in the text, the task's own keys of the recipe.
-void add_task(YamlText& yaml, const FinetuneRecipe& recipe) {
+void add_task(YamlText& yaml, const FinetuneRecipe& recipe, int64_t seq_length) {
   yaml.section("post_training_config");
   yaml.key("task", recipe.task);
   yaml.key("data", list_text(recipe.data));
@@ -83,6 +84,9 @@ void add_task(YamlText& yaml, const FinetuneRecipe& recipe) {
   }
   if (!recipe.reward_funcs.empty()) {
     yaml.key("reward_funcs", list_text(recipe.reward_funcs, config::string_text));
+  }
+  if (recipe.task == "grpo" && seq_length <= kUsualCompletion) {
+    yaml.key("max_completion_length", std::max<int64_t>(1, seq_length / 2), "half a row");
   }
 }
 
@@ -234,7 +238,7 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
 
   add_data(yaml, recipe, facts);
   if (!recipe.task.empty()) {
-    add_task(yaml, recipe);
+    add_task(yaml, recipe, facts.seq_length);
   }
 
   yaml.section("model_config");

@@ -71,6 +71,13 @@ void resolve_grpo(Resolution& r) {
   const AllConfig& config = r.config();
   const PostTrainingConfig& p = config.post_training_config;
   resolve_completions(r, p);
+  const int64_t row = config.model_config.seq_length;
+  if (p.data && r.sound({"model_config.seq_length"}) && p.max_completion_length >= row) {
+    r.error(
+        grpo_key("max_completion_length"),
+        concat("is ", p.max_completion_length, ", which leaves no room for a prompt in rows of ",
+               row, " tokens (model_config.seq_length); set a smaller one"));
+  }
   if (p.steps_per_generation && p.generation_batch_size) {
     r.error(grpo_key("generation_batch_size"),
             concat("is ", *p.generation_batch_size, " and steps_per_generation ",

@@ -57,6 +57,8 @@ TEST(GrpoConfig, CompletionsComeFromOnePlace) {
 }
 
 TEST(GrpoConfig, WhatCannotStandTogether) {
+  EXPECT_THAT(refusal({"data=[prompts.jsonl]"}),
+              Says("max_completion_length ... is 512 ... no room for a prompt in rows of 8"));
   EXPECT_THAT(refusal({kRollouts, "steps_per_generation=2", "generation_batch_size=16"}),
               Says("post_training_config.generation_batch_size ... 16 ... steps_per_generation 2"));
   EXPECT_THAT(refusal({kRollouts, "training_config.eval_interval=2"}),
