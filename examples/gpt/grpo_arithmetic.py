@@ -10,7 +10,7 @@
   grpo_arithmetic.py score HELD_OUT ANSWERS
       the share of held-out sums that the answers of `generate --prompts HELD_OUT` get right.
 
-A sum is a prompt "37+45=" with the answer "82": all pairs of numbers below 100, each in one file.
+A sum is a prompt "07+45=" with the answer "052": all pairs of numbers below 100, each in one file.
 """
 import argparse
 import json
@@ -27,8 +27,8 @@ def make(folder, seed, shown, held_out):
     for name, part in parts.items():
         with open(os.path.join(folder, name + ".jsonl"), "w") as f:
             for a, b in part:
-                line = {"prompt": f"{a}+{b}="}
-                line["completion" if name == "sft" else "answer"] = str(a + b)
+                line = {"prompt": f"{a:02}+{b:02}="}
+                line["completion" if name == "sft" else "answer"] = f"{a + b:03}"
                 f.write(json.dumps(line) + "\n")
         print(f"{name}.jsonl: {len(part)} sums")
 
