@@ -196,7 +196,7 @@ std::string render_sections_help() {
   std::string text;
   for (const Section& section : config::schema()) {
     std::string line = concat("  ", section.name);
-    line.resize(std::max<size_t>(line.size() + 1, 20), ' ');
+    line.resize(std::max<size_t>(line.size() + 1, 24), ' ');
     const std::string doc = without_marks(std::string(section.doc));
     text +=
         concat(line, doc.substr(0, doc.find(". ")), doc.find(". ") == doc.npos ? "" : ".", "\n");

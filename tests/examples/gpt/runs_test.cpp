@@ -210,7 +210,7 @@ TEST_F(RunsTest, AFullDiskEndsTheRunAndLeavesTheLastCheckpoint) {
            set_training("save_interval", "1") + set_training("keep_checkpoint_max", "2");
   };
   // Blocks of 512 bytes for sh. Too small for the weights, not for the configuration.
-  EXPECT_EQ(run(limit + std::to_string(bytes / 512 * 3 / 4) + "; " TAPESTRY_PRETRAIN_GPT,
+  EXPECT_EQ(run(limit + std::to_string(bytes / 512 * 9 / 10) + "; " TAPESTRY_PRETRAIN_GPT,
                 saving("6") + set_training("output_dir", "small")),
             1)
       << said();
@@ -224,7 +224,7 @@ TEST_F(RunsTest, AFullDiskEndsTheRunAndLeavesTheLastCheckpoint) {
                           Not(HasSubstr("LOG ERROR"))));
   EXPECT_TRUE(fs::is_empty(dir_.file("small/checkpoint")));
   // Without the trap: the program sees to that itself.
-  EXPECT_EQ(run("ulimit -f " + std::to_string(bytes / 512 * 3 / 4) + "; " TAPESTRY_PRETRAIN_GPT,
+  EXPECT_EQ(run("ulimit -f " + std::to_string(bytes / 512 * 9 / 10) + "; " TAPESTRY_PRETRAIN_GPT,
                 saving("6") + set_training("output_dir", "untrapped")),
             1)
       << said();

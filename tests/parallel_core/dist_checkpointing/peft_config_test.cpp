@@ -107,7 +107,7 @@ TEST_F(PeftConfigTest, RefusesByKeyAndValue) {
     return AllOf(HasSubstr(concat(key, " is ", value)), HasSubstr("adapter_config.json"));
   };
   EXPECT_THAT(refusal("peft_type", "IA3"), says("peft_type", "\"IA3\""));
-  EXPECT_THAT(refusal("task_type", "SEQ_CLS"), says("task_type", "\"SEQ_CLS\""));
+  EXPECT_THAT(refusal("task_type", "TOKEN_CLS"), says("task_type", "\"TOKEN_CLS\""));
   EXPECT_THAT(refusal("bias", "all"), says("bias", "\"all\""));
   EXPECT_THAT(refusal("init_lora_weights", "pissa_niter_4"),
               says("init_lora_weights", "\"pissa_niter_4\""));
