@@ -104,8 +104,8 @@ constexpr Key kKeys[] = {
     {.name = "teacher_log_probs",
      .field = f<&P::teacher_log_probs>,
      .path = true,
-     .doc = "distil: the teacher's stored log-probabilities, as `generate --logprobs K --to FILE` "
-            "writes them, in place of `teacher` and `data`."},
+     .doc = "distil: the teacher's stored log-probabilities, which `generate` writes with "
+            "`--logprobs` and `--to`, in place of `teacher` and `data`."},
     {.name = "loss_add_tail",
      .field = f<&P::loss_add_tail>,
      .doc = "distil: with `teacher_log_probs`, the rest of the vocabulary is one more entry beside "
