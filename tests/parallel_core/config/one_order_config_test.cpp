@@ -18,7 +18,8 @@ using ::testing::HasSubstr;
 
 AllConfig grpo_with(const std::vector<std::string>& more) {
   std::vector<std::string> overrides = {"post_training_config.task=grpo",
-                                        "post_training_config.data=[prompts.jsonl]"};
+                                        "post_training_config.data=[prompts.jsonl]",
+                                        "post_training_config.max_completion_length=4"};
   overrides.insert(overrides.end(), more.begin(), more.end());
   return init_configs_from_text(
       "training_config: {training_iters: 2}\n"
