@@ -128,9 +128,8 @@ po::options_description pretrain_options() {
   options.add_options()("replace", "end the run in the output folder; then as --overwrite");
   options.add_options()("dry_run", "check all, print layout, memory, disk, time; write nothing");
   options.add_options()("verbose", "with --dry_run: also all keys, and where the memory goes");
-  options.add_options()(
-      "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
-      "compare a layout, as tp=2,pp=2,zero=z1, with one process: docs/parallel.md");
+  options.add_options()("verify_layout", po::value<std::string>()->value_name("LAYOUT"),
+                        "compare a layout, such as tp=2,sp,pp=2, with one process");
   options.add_options()("verify_steps", po::value<int64_t>()->default_value(3)->value_name("N"),
                         "steps that --verify_layout trains");
   options.add_options()("plot_schedule", po::value<std::string>()->value_name("FILE"),

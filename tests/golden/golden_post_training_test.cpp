@@ -97,7 +97,7 @@ struct Bounds {
 // forward passes know to a unit in the last place of that sum at best; TRL's own float32 happens to
 // lie nearer in one layout.
 double rounding_of_weights(const fs::path& folder, const Json& given) {
-  if (given.at("settings").value("loss_type", "") != "vespo") {
+  if (given.at("settings").value("loss_type", Json()) != "vespo") {
     return 0;
   }
   double largest = 0;
