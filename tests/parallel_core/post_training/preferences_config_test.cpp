@@ -75,7 +75,7 @@ TEST(PreferencesConfig, DropoutIsOffUnlessItIsAskedFor) {
   const AllConfig on = load("dpo", {"disable_dropout=False"}, dropout);
   EXPECT_EQ(on.model_config.hidden_dropout, 0.1);
   EXPECT_EQ(on.model_config.attention_dropout, 0.2);
-  EXPECT_EQ(load("grpo", {}, dropout).model_config.hidden_dropout, 0.1);
+  EXPECT_EQ(load("grpo", {"max_completion_length=4"}, dropout).model_config.hidden_dropout, 0.1);
 }
 
 }  // namespace

@@ -203,7 +203,7 @@ TEST_F(SamplingRun, RefusesWhatCannotBe) {
               ::testing::ThrowsMessage<ValueError>(HasSubstr("reward_funcs is empty")));
   EXPECT_THAT([&] { run(config("a", {"post_training_config.reward_funcs=['exact: solution']"})); },
               ::testing::ThrowsMessage<ValueError>(HasSubstr("column 'solution'")));
-  EXPECT_THAT([&] { run(config("a", {"post_training_config.max_completion_length=24"})); },
+  EXPECT_THAT([&] { run(config("a", {"post_training_config.max_completion_length=23"})); },
               ::testing::ThrowsMessage<ValueError>(HasSubstr("none is left")));
 }
 
