@@ -16,14 +16,8 @@ std::unique_ptr<RunTask> run_task(const AllConfig& config) {
     return nullptr;
   }
   if (task == "grpo") {
-    const PostTrainingConfig& p = config.post_training_config;
-    check<ValueError>(p.rollouts.has_value() != p.data.has_value(),
-                      "post_training_config.task grpo: ",
-                      p.data ? "both post_training_config.rollouts and data are given; "
-                             : "post_training_config.data is missing; ",
-                      "name prompts with data for the policy to answer, or stored completions with "
-                      "rollouts");
-    return std::make_unique<GrpoTask>(p.rollouts ? stored_rollouts() : sampled_rollouts());
+    const bool stored = config.post_training_config.rollouts.has_value();
+    return std::make_unique<GrpoTask>(stored ? stored_rollouts() : sampled_rollouts());
   }
   if (task == "distil") {
     return std::make_unique<DistilTask>();

@@ -122,6 +122,25 @@ void resolve_teacher(Resolution& r, const PostTrainingConfig& p) {
   }
 }
 
+void switch_off(Resolution& r, const char* key, double& share) {
+  if (share > 0) {
+    r.note(key, concat("is taken as 0, not ", number_text(share),
+                       ": post_training_config.disable_dropout is True"));
+    share = 0;
+  }
+}
+
+void switch_off_dropout(Resolution& r) {
+  AllConfig& config = r.config();
+  switch_off(r, "model_config.hidden_dropout", config.model_config.hidden_dropout);
+  switch_off(r, "model_config.attention_dropout", config.model_config.attention_dropout);
+  switch_off(r, "lora_config.lora_dropout", config.lora_config.lora_dropout);
+  config.model_config.lora.lora_dropout = config.lora_config.lora_dropout;
+  if (config.model_config.fa_config) {
+    config.model_config.fa_config->keep_prob = 1;
+  }
+}
+
 }  // namespace
 
 void resolve_post_training(Resolution& r) {
@@ -152,6 +171,9 @@ void resolve_post_training(Resolution& r) {
   if (!p.disable_dropout) {
     p.disable_dropout = task != "grpo" && task != "distil";
     r.derived(post_key("disable_dropout"), kTask);
+  }
+  if (*p.disable_dropout) {
+    switch_off_dropout(r);
   }
   resolve_losses(r, p);
   if (task == "distil") {

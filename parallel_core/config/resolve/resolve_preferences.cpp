@@ -1,4 +1,4 @@
-// What losses of preferences ask of other keys, and training without dropout.
+// What losses of preferences ask of other keys.
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -79,28 +79,10 @@ void resolve_cpo(Resolution& r) {
   idle_unless(r, "cpo_alpha", "sigmoid|hinge|ipo|simpo");
 }
 
-void switch_off(Resolution& r, const char* key, double& share) {
-  if (share > 0) {
-    r.note(key, concat("is taken as 0, not ", number_text(share),
-                       ": post_training_config.disable_dropout is True"));
-    share = 0;
-  }
-}
-
 }  // namespace
 
 void resolve_preferences(Resolution& r) {
-  AllConfig& config = r.config();
-  const PostTrainingConfig& p = config.post_training_config;
-  if (*p.disable_dropout) {
-    switch_off(r, "model_config.hidden_dropout", config.model_config.hidden_dropout);
-    switch_off(r, "model_config.attention_dropout", config.model_config.attention_dropout);
-    switch_off(r, "lora_config.lora_dropout", config.lora_config.lora_dropout);
-    config.model_config.lora.lora_dropout = config.lora_config.lora_dropout;
-    if (config.model_config.fa_config) {
-      config.model_config.fa_config->keep_prob = 1;
-    }
-  }
+  const PostTrainingConfig& p = r.config().post_training_config;
   if (!r.sound({kPrefLossType}) || !p.loss_type || p.loss_type->empty()) {
     return;
   }

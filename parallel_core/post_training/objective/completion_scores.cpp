@@ -5,28 +5,10 @@
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/inference/cached_pass.h"
 #include "parallel_core/training/step/forward_step.h"
 
 namespace tapestry::post_training {
-
-namespace {
-
-// A model that evaluates, for the time being.
-class InEvaluation {
- public:
-  explicit InEvaluation(ParallelModel& model) : model_(model), was_training_(model.is_training()) {
-    model_.eval();
-  }
-  InEvaluation(const InEvaluation&) = delete;
-  InEvaluation& operator=(const InEvaluation&) = delete;
-  ~InEvaluation() { model_.train(was_training_); }
-
- private:
-  ParallelModel& model_;
-  bool was_training_;
-};
-
-}  // namespace
 
 std::vector<CompletionPlace> completion_places(const data::Batch& batch) {
   std::vector<CompletionPlace> places;
@@ -54,7 +36,7 @@ void score_without_gradients(
     TokenScoresRequest request,
     const std::function<void(int64_t micro_batch, const TokenScores& scores)>& visit) {
   const NoGradGuard no_gradients;
-  const InEvaluation evaluation(model);
+  const EvaluationMode evaluation(model);
   request.gradients = false;
   PipelineWork work = pipeline_work(
       model, micro_batches,

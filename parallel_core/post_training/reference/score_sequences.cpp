@@ -10,6 +10,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/comm/sum_over.h"
+#include "parallel_core/inference/cached_pass.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/training/step/forward_step.h"
@@ -53,25 +54,6 @@ std::vector<Chunk> chunks_of(const SequenceSet& set,
   }
   return chunks;
 }
-
-// In evaluation mode, and back.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(ParallelModel& model) : model_(model), was_(model.is_training()) {
-    model.eval();
-  }
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-  ~EvaluationMode() {
-    if (was_) {
-      model_.train();
-    }
-  }
-
- private:
-  ParallelModel& model_;
-  bool was_;
-};
 
 // Appends what the scores say of each sequence of a batch, in the order of `chunk`.
 void append_values(const data::Batch& batch,
