@@ -15,6 +15,8 @@ struct ColumnSums {
   void* out = nullptr;  ///< [n]; null: not wanted
   DType dtype = kFloat32;
   bool accumulate = false;  ///< add to what is there, rather than write over it
+  /// `out` is float64 in units of exact_sums.h: each row's term is rounded to one and added.
+  bool exact = false;
 };
 
 /// Blocks that `rows` are cut into; block b holds rows [rows * b / blocks, rows * (b + 1) /

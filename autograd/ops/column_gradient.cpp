@@ -10,6 +10,10 @@ Tensor column_gradient(
   if (!needed) {
     return {};
   }
+  if (const Tensor sums = exact_main_grad(parameter); sums.defined()) {
+    out = {.out = sums.raw(), .dtype = kFloat64, .accumulate = true, .exact = true};
+    return sums;
+  }
   if (dtype != kFloat64) {
     if (const auto [buffer, overwrite] = main_grad_target(parameter); buffer.defined()) {
       out = {buffer.raw(), buffer.dtype(), !overwrite};

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/one_order.h"
 #include "autograd/tape/anomaly.h"
 #include "autograd/tape/engine.h"
@@ -51,10 +52,12 @@ struct Checkpoint {
   std::vector<std::shared_ptr<ReplayedState>> states = {};
   bool anomaly = false;
   bool one_order = false;
+  bool exact = false;
 
   TensorList forward(const TensorList& inputs_, const Tensor& /*anchor*/) {
     anomaly = thread_state().anomaly_enabled;
     one_order = in_one_order();
+    exact = in_exact();
     inputs.resize(inputs_.size());
     for (size_t i = 0; i < inputs_.size(); ++i) {
       inputs[i].save(inputs_[i]);
@@ -89,6 +92,7 @@ struct Checkpoint {
       const DrawReplay replay(RankContext::current().default_generator(), draws);
       const StateReplay state(states);
       const OneOrderScope order(one_order);
+      const ExactScope exactly(exact);
       const EnableGradGuard recording;
       const MemoryKindGuard kind(MemoryKind::kActivation);
       const detail::FlagGuard<&ThreadState::recomputing> again(true);

@@ -54,6 +54,11 @@ Tensor settled_main_grad(LeafState& state) {
 }
 
 void accumulate_into_main_grad(LeafState& state, const Tensor& gradient) {
+  check<RuntimeError>(
+      state.main_grad.dtype() != kFloat64, "exact mode: the gradient of a parameter ",
+      describe(gradient),
+      " arrived as a sum over the tokens of a micro-batch, whose bits depend on how "
+      "these are divided; the op that made it has no exact gradients");
   open_main_grad_storage(state);
   const Tensor& main_grad = state.main_grad;
   if (std::exchange(state.main_grad_is_fresh, false)) {
@@ -107,6 +112,14 @@ MainGradTarget main_grad_target(const Tensor& leaf) {
   }
   detail::open_main_grad_storage(*state);
   return {state->main_grad, std::exchange(state->main_grad_is_fresh, false)};
+}
+
+Tensor exact_main_grad(const Tensor& leaf) {
+  LeafState* state = open_main_grad(leaf);
+  if (state == nullptr || state->main_grad.dtype() != kFloat64 || leaf.dtype() == kFloat64) {
+    return {};
+  }
+  return detail::settled_main_grad(*state);
 }
 
 Tensor add_to_main_grad(const Tensor& leaf, const Tensor& gradient) {
@@ -178,8 +191,9 @@ void Tensor::set_main_grad(const Tensor& buffer) const {
                     describe(buffer), ", the tensor ", describe(*this));
   check<ValueError>(!buffer.defined() || buffer.is_contiguous(),
                     "set_main_grad: the buffer must be contiguous, it is ", describe(buffer));
-  check<TypeError>(!buffer.defined() || buffer.dtype() == kFloat32 || buffer.dtype() == kBFloat16,
-                   "set_main_grad: the buffer must be float32 or bfloat16, it is ",
+  check<TypeError>(!buffer.defined() || (is_floating(buffer.dtype()) && buffer.dtype() != kFloat16),
+                   "set_main_grad: the buffer must be float32, bfloat16 or, for exact sums, "
+                   "float64; it is ",
                    describe(buffer));
   LeafState& state = ensure_leaf_state(*this);
   state.main_grad = buffer;

@@ -25,10 +25,16 @@ struct MainGradTarget {
 /// recorded (create_graph).
 MainGradTarget main_grad_target(const Tensor& leaf);
 
+/// The same in exact mode (kernels/machine/exact.h), where a leaf that is not float64 has a float64
+/// main_grad: the op adds each term in units of kernels/exact_sums.h, and returns that very tensor.
+/// Zeros are written where it only stood for them. Undefined for the reasons that main_grad_target
+/// has, or without such a main_grad.
+Tensor exact_main_grad(const Tensor& leaf);
+
 /// Adds an op's contribution, of any floating dtype, to the main_grad of a leaf, and returns that
 /// tensor for the op to return: where main_grad has a dtype into which the op cannot write itself.
 /// Undefined, and nothing done, for the other reasons that main_grad_target has. ValueError for
-/// another shape than the leaf's.
+/// another shape than the leaf's; RuntimeError where main_grad holds exact sums, which take terms.
 Tensor add_to_main_grad(const Tensor& leaf, const Tensor& gradient);
 
 /// Makes a leaf's main_grad stand for zeros without writing them: the next contribution overwrites

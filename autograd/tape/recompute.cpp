@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/one_order.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/op.h"
@@ -45,6 +46,7 @@ class Again final : public StorageSource {
       const detail::ForwardScope scope(kernels::team_state().op, nullptr);
       const RecomputeScope unnoted(nullptr);
       const OneOrderScope order(one_order_);
+      const ExactScope exact(exact_);
       const MemoryKindGuard kind(MemoryKind::kActivation);
       const detail::FlagGuard<&ThreadState::recomputing> again(true);
       void* const listed = std::exchange(state.new_storages, nullptr);
@@ -82,6 +84,7 @@ class Again final : public StorageSource {
 
   std::function<TensorList()> run_;
   bool one_order_ = in_one_order();
+  bool exact_ = in_exact();
   std::vector<std::pair<Tensor, uint32_t>> inputs_;
   std::vector<Storage*> outputs_;  // of each result; null: kept, not its own, or gone
 };

@@ -86,6 +86,7 @@ struct TrainingConfig {
   std::optional<LossFuncConfig> loss_func_kwargs;
   std::string loss_reduction = "mean";
   bool calculate_per_token_loss = false;
+  bool exact = false;  ///< the same bits in every layout; see kernels/machine/exact.h
   std::optional<int64_t> gradient_accumulation_steps;  // resolved: part of micro_batch_num
   // {sequences of the first steps, increment, sequences until the full batch}; empty: always full
   std::optional<std::vector<int64_t>> rampup_batch_size;

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/one_order.h"
 #include "autograd/kernels/machine/signals_blocked.h"
 #include "autograd/kernels/machine/team_state.h"
@@ -111,6 +112,8 @@ class Team {
     context_ = context;
     state_ = team_state();
     one_order_ = in_one_order();
+    exact_ = in_exact();
+    tokens_ = exact_tokens();
     failure_ = nullptr;
     left_.store(parts, std::memory_order_relaxed);
     cells_[0].taken.store(number, std::memory_order_relaxed);
@@ -192,6 +195,8 @@ class Team {
     {
       const TeamStateGuard inherited(state_);
       const OneOrderScope order(one_order_);
+      const ExactScope exact(exact_);
+      const ExactTokensScope tokens(tokens_);
       try {
         body_(context_, part);
       } catch (...) {
@@ -212,6 +217,8 @@ class Team {
   const void* context_ = nullptr;
   TeamState state_;
   bool one_order_ = false;
+  bool exact_ = false;
+  ExactTokens tokens_;
   alignas(64) std::atomic<uint64_t> round_ = 0;  // number << kPartsBits | parts
   alignas(64) std::atomic<int> left_ = 0;        // parts that have not ended
   std::atomic<int> sleeping_ = 0;                // helpers; changed under the mutex

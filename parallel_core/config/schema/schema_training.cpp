@@ -217,6 +217,12 @@ constexpr Key kKeys[] = {
      .field = f<&T::calculate_per_token_loss>,
      .doc = "True: the loss of a step is one mean over all tokens of the global batch. False: it "
             "is the mean of the micro-batches' means."},
+    {.name = "exact",
+     .field = f<&T::exact>,
+     .doc =
+         "True: losses, gradients, weights and checkpoints have the same bits for every number of "
+         "threads, every layout of ranks and every split into micro-batches; each step's line in "
+         "`metrics.jsonl` has a hash of them. See exact.md."},
     {.name = "gradient_accumulation_steps",
      .field = f<&T::gradient_accumulation_steps>,
      .check = between(1, 2147483647),
