@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "autograd/kernels/exact_scalar.h"
 #include "nn/module.h"
 #include "nn/module_call.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
@@ -54,6 +55,7 @@ struct ModelInput {
 struct AheadLoss {
   Tensor loss;
   double token_count = 0;
+  std::optional<kernels::ExactSum> exact_loss = std::nullopt;
 };
 
 struct ModelOutput {
@@ -61,11 +63,20 @@ struct ModelOutput {
   /// Scalar: sum(loss * mask) / sum(mask), over whole sequences, and 0 where all of the mask is;
   /// undefined without labels.
   /// Of ranks that divide sequences each has the same value, and the gradients of its own tokens.
+  ///
+  /// In exact mode (in_exact(), kernels/machine/exact.h): sum(loss * mask) over the rank's own
+  /// tokens instead, undivided and not summed over ranks. Run backwards from a float32 g, each
+  /// token's loss has the gradient g * mask and no other rounding: g is 1 / the step's tokens,
+  /// whatever the micro-batches. The value of the scalar is of no account; exact_loss is.
   Tensor loss;
   /// [B, S, V], or [S, B, V] with data_layout SBH. With labels for whoever looks, of any kind and
   /// possibly undefined: dropped before backward, its memory serves for its gradient.
   Tensor logits;
   double token_count = 0;  ///< sum(mask), over whole sequences
+  /// In exact mode, wherever `loss` is defined: the sum of the float32 loss * mask of the rank's
+  /// own tokens. Context-parallel ranks have the sums of different tokens, tensor-parallel ranks
+  /// all have the same one; data-parallel ranks' are those of different samples.
+  std::optional<kernels::ExactSum> exact_loss = std::nullopt;
   /// Of ModelInput::ahead, on the last stage. They are no part of `loss`.
   std::vector<AheadLoss> ahead = {};
   /// Of ModelInput::scores, on the last stage; then there is no loss.
