@@ -2,7 +2,6 @@
 
 #include <limits>
 
-#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/shape_ops.h"
@@ -43,7 +42,6 @@ CoreAttention::CoreAttention(const TransformerConfig& config, int64_t layer, con
       total_heads_(config.num_attention_heads),
       first_head_(share.first_head),
       num_heads_(share.heads),
-      copies_(share.copies),
       mask_alone_(config.encoder_attn_mask_type == "padding"),
       window_left_(tapestry::window_left(config, layer)),
       scale_(attention_scale(config, layer)),
@@ -76,11 +74,6 @@ Tensor CoreAttention::attend(const Tensor& q,
                              bool training) const {
   const Tensor& mask = context.mask;
   const Tensor& starts = context.document_starts;
-  check<RuntimeError>(
-      copies_ == 1 || !training || !in_exact(),
-      "attention: in exact mode the tensor-parallel ranks must not be more than the "
-      "query groups: the sums over a group's heads would end on one rank, and go on "
-      "after rounding on others");
   AttentionOptions options{.causal = !mask_alone_ || !mask.defined(),
                            .window_left = window_left_,
                            .scale = scale_,

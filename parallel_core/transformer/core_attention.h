@@ -104,7 +104,6 @@ class CoreAttention {
   int64_t total_heads_;  // of all ranks
   int64_t first_head_;   // of this rank
   int64_t num_heads_;
-  int64_t copies_;   // ranks that have the same groups
   bool mask_alone_;  // what the mask lets through is visible, also behind the query
   std::optional<int64_t> window_left_;
   double scale_;
