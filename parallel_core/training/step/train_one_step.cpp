@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
@@ -127,6 +128,7 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
       clip_(gradient_clipping(config)),
       ahead_factor_(config.model_config.mtp_loss_scaling_factor /
                     static_cast<double>(std::max<int64_t>(network_with_loss.tokens_ahead(), 1))),
+      exact_(config.training_config.exact),
       per_token_(config.training_config.calculate_per_token_loss),
       mean_(config.training_config.loss_reduction == "mean"),
       log_grad_norms_(config.training_config.log_param_grad_norms),
@@ -204,6 +206,13 @@ StageOutput TrainOneStepCell::objective(ModelOutput& output,
                                         double share,
                                         StepResult& result) const {
   const DType dtype = output.loss.dtype();
+  if (exact_) {  // the model has weighed the tokens
+    Tensor sum = output.loss;
+    for (const AheadLoss& ahead : output.ahead) {
+      sum = sum + ahead.loss;
+    }
+    return {std::move(sum), scalar(1, dtype)};
+  }
   if (output.ahead.empty()) {
     return {output.loss, scalar(share * result.loss_scale, dtype)};
   }
@@ -219,6 +228,32 @@ StageOutput TrainOneStepCell::objective(ModelOutput& output,
     sum = sum + ahead.loss * weight;
   }
   return {std::move(sum), scalar(result.loss_scale, dtype)};
+}
+
+// In exact mode: what each token's loss is multiplied by. One float32 for all tokens of the step,
+// so that their gradients do not depend on how they are divided.
+TokenWeights TrainOneStepCell::token_weights(const StepResult& result) const {
+  if (!exact_) {
+    return {};
+  }
+  const auto weight = [&](double factor, double tokens) {
+    return tokens > 0 ? static_cast<float>(result.loss_scale * factor / tokens) : 0.0F;
+  };
+  TokenWeights weights{.own = weight(1, result.loss_tokens)};
+  for (const double tokens : ahead_tokens_) {
+    weights.ahead.push_back(weight(ahead_factor_, tokens));
+  }
+  return weights;
+}
+
+// In exact mode: the losses of the step from all ranks' sums.
+void TrainOneStepCell::take_losses(ExactLosses& losses, StepResult& result) const {
+  losses.sum_over_ranks();
+  result.loss = result.loss_tokens > 0 ? losses.sum() / result.loss_tokens : 0;
+  for (size_t i = 0; i < ahead_tokens_.size(); ++i) {
+    const double tokens = ahead_tokens_[i];
+    result.mtp_losses[i] = tokens > 0 ? losses.sum_ahead(i) * ahead_factor_ / tokens : 0;
+  }
 }
 
 double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_batches,
@@ -237,6 +272,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
   result.mtp_losses.assign(static_cast<size_t>(network_.tokens_ahead()), 0);
   const auto start = std::chrono::steady_clock::now();
   double loss = 0;
+  ExactLosses exact(network_.tokens_ahead());
   PipelineWork work = pipeline_work(
       network_, micro_batches,
       [&](int64_t micro_batch, ModelOutput& output) {
@@ -256,7 +292,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
         if (per_token_) {
           share = result.loss_tokens > 0 ? output.token_count / result.loss_tokens : 0;
         }
-        const double own = output.loss.item();
+        const double own = exact_ ? exact.add(network_, output) : output.loss.item();
         result.local_losses.push_back(own);
         if (use == LossUse::kAlone ||
             (use == LossUse::kExamined && examiner_->suspects_loss(own * share))) {
@@ -265,7 +301,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
         loss += own * share;
         return objective(output, share, result);
       },
-      objective_ != nullptr ? objective_->scores() : nullptr);
+      objective_ != nullptr ? objective_->scores() : nullptr, token_weights(result));
   work.messages.overlap = overlap_p2p_;
   const PipelineReport report = get_forward_backward_func(work.chunks)(work);
   result.compute_ms =
@@ -287,6 +323,10 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
   std::copy(sums.begin() + 2, sums.end(), result.mtp_losses.begin());
   if (objective_ != nullptr) {
     result.task = objective_->finish_step();
+  }
+  if (exact_) {
+    take_losses(exact, result);
+    return result.loss;
   }
   return sums[1];
 }
@@ -532,6 +572,7 @@ void TrainOneStepCell::step_in_backward(const std::vector<data::Batch>& micro_ba
 
 StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_batches) {
   check<ValueError>(!micro_batches.empty(), "a step needs at least one micro-batch");
+  const ExactScope exact(exact_);
   StepResult result;
   result.loss_scale = scaler_.scale();
   {

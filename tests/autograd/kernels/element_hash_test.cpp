@@ -64,8 +64,8 @@ TEST(ElementHash, IsTheOneThatCheckpointsHold) {
     words[i] = static_cast<uint32_t>(i * 2654435761U);
   }
   const ElementHash hash = hash_of(words);
-  EXPECT_EQ(hash.low, 0xUL) << std::hex << hash.low;
-  EXPECT_EQ(hash.high, 0xUL) << std::hex << hash.high;
+  EXPECT_EQ(hash.low, 0x13B5684466A53820U) << std::hex << hash.low;
+  EXPECT_EQ(hash.high, 0x9693093F2AFE4DACU) << std::hex << hash.high;
 }
 
 TEST(ElementHash, OfWideAndNarrowElements) {
