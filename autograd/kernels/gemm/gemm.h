@@ -7,6 +7,12 @@
 // thread alone. For the same shapes, CPU level and team size the same bits come out; a row of x W^T
 // has the same bits whichever rows x has besides, as long as there are no more than
 // most_few_rows(); inside a OneOrderScope (machine/one_order.h) however many there are.
+//
+// In exact mode (machine/exact.h) products of float32, bfloat16 and float16 are all our own, of any
+// size: an element is one run of fused multiply-adds in the order of k, from zero, or from C where
+// that is float32, alpha = 1 and beta = 1. Its bits follow from its row of A, its column of B and
+// these, whatever m, n, the batch, the team and the level are (one with fused multiply-adds;
+// bfloat16 in pairs is a class of its own).
 #pragma once
 
 #include <cstdint>

@@ -20,34 +20,45 @@ struct Elements {
 };
 
 struct Leaf {
-  std::vector<Elements> runs;
+  size_t first_run;
+  size_t run_count = 0;
   int64_t items = 0;
 };
 
-std::vector<Leaf> leaves_of(std::span<const SumRun> runs, int64_t per_item) {
+/// There may be as many as tokens.
+struct Leaves {
+  std::vector<Elements> runs;  // those of a leaf side by side
   std::vector<Leaf> leaves;
+};
+
+Leaves leaves_of(std::span<const SumRun> runs, int64_t per_item) {
+  Leaves out;
   bool ended = true;
   for (const SumRun& run : runs) {
     if (ended) {
-      leaves.emplace_back();
+      out.leaves.push_back({out.runs.size()});
     }
     const int64_t count = run.end > run.begin ? ceil_div(run.end - run.begin, run.step) : 0;
     if (count > 0) {
-      leaves.back().runs.push_back({run.begin, run.step, count});
-      leaves.back().items += ceil_div(count, per_item);
+      out.runs.push_back({run.begin, run.step, count});
+      ++out.leaves.back().run_count;
+      out.leaves.back().items += ceil_div(count, per_item);
     }
     ended = run.ends_leaf;
   }
-  return leaves;
+  return out;
 }
 
 class Builder {
  public:
-  Builder(int64_t per_item, bool in_place) : per_item_(per_item) { plan_.in_place = in_place; }
+  Builder(const Leaves& leaves, int64_t per_item, bool in_place)
+      : leaves_(leaves), per_item_(per_item) {
+    plan_.in_place = in_place;
+  }
 
-  void add(const std::vector<Leaf>& leaves) {
+  void build() {
     int64_t all = 0;
-    for (const Leaf& leaf : leaves) {
+    for (const Leaf& leaf : leaves_.leaves) {
       all += leaf.items;
     }
     if (all == 0) {
@@ -55,7 +66,7 @@ class Builder {
     }
     const int64_t even = ceil_div(all, ceil_div(all, kMaxDepth));
     plan_.blocks.emplace_back();
-    for (const Leaf& leaf : leaves) {
+    for (const Leaf& leaf : leaves_.leaves) {
       if (leaf.items > kMaxDepth) {
         const int64_t part = ceil_div(leaf.items, ceil_div(leaf.items, kMaxDepth));
         for (int64_t done = 0; done < leaf.items; done += part) {
@@ -90,7 +101,7 @@ class Builder {
     piece.goes_on = begin > 0;
     int64_t at = 0;
     int64_t next_k = -1;  // of rows that lie side by side
-    for (const Elements& run : leaf.runs) {
+    for (const Elements& run : std::span(leaves_.runs).subspan(leaf.first_run, leaf.run_count)) {
       const int64_t items = ceil_div(run.count, per_item_);
       const int64_t first = std::max<int64_t>(0, begin - at);
       const int64_t last = std::min(items, end - at);
@@ -132,6 +143,7 @@ class Builder {
     block.runs.push_back(run);
   }
 
+  const Leaves& leaves_;
   int64_t per_item_;
   LeafPlan plan_;
 };
@@ -182,19 +194,18 @@ void connect(int64_t leaves, bool tree, LeafPlan& plan) {
 }  // namespace
 
 LeafPlan plan_leaves(std::span<const SumRun> runs, int64_t per_item, bool tree, bool in_place) {
-  std::vector<Leaf> leaves = leaves_of(runs, per_item);
+  Leaves all = leaves_of(runs, per_item);
   if (!tree) {
-    std::erase_if(leaves, [](const Leaf& leaf) { return leaf.items == 0; });
+    std::erase_if(all.leaves, [](const Leaf& leaf) { return leaf.items == 0; });
   }
-  assert(!tree || (std::has_single_bit(leaves.size()) && leaves.size() < (1U << kLeafSlots)));
-  const bool whole_items = std::all_of(leaves.begin(), leaves.end(), [&](const Leaf& leaf) {
-    return std::all_of(leaf.runs.begin(), leaf.runs.end(), [&](const Elements& run) {
-      return run.step == 1 && run.count % per_item == 0;
-    });
+  const size_t count = all.leaves.size();
+  assert(!tree || (std::has_single_bit(count) && count < (1U << kLeafSlots)));
+  const bool whole_items = std::all_of(all.runs.begin(), all.runs.end(), [&](const Elements& run) {
+    return run.step == 1 && run.count % per_item == 0;
   });
-  Builder builder(per_item, in_place && whole_items);
-  builder.add(leaves);
-  connect(static_cast<int64_t>(leaves.size()), tree, builder.plan());
+  Builder builder(all, per_item, in_place && whole_items);
+  builder.build();
+  connect(static_cast<int64_t>(count), tree, builder.plan());
   return std::move(builder.plan());
 }
 
