@@ -24,6 +24,7 @@
 #include "parallel_core/distributed/on_demand_gradients.h"
 #include "parallel_core/optimizer/global_norm.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/parameter_ranks.h"
 #include "parallel_core/training/step/train_one_step.h"
 #include "tests/message_of.h"
 
@@ -502,6 +503,72 @@ TEST(ExactGradients, OfTiedCopiesAreThoseOfOne) {
     EXPECT_EQ(found.norm, one.norm);
     destroy_model_parallel();
   });
+}
+
+// A part that all ranks have, and this rank's share of four experts.
+class ExpertsModel final : public nn::Module {
+ public:
+  ExpertsModel(int rank, int ranks) : first_(rank * kExperts / ranks) {
+    add("dense", {});
+    for (int expert = first_; expert < first_ + kExperts / ranks; ++expert) {
+      add(concat("expert", expert), {.expert = true});
+    }
+  }
+  std::string type_name() const override { return "ExpertsModel"; }
+  void run(const std::vector<int>& tokens, const std::vector<int>& tokens_of_experts) const {
+    const auto parameters = named_parameters();
+    Tensor loss = scalar(0);
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const int use = i == 0 ? 0 : first_ + static_cast<int>(i);
+      for (const int token : i == 0 ? tokens : tokens_of_experts) {
+        loss = loss + use_of(*parameters[i].parameter, terms_of(kSize, token, use, 0));
+      }
+    }
+    loss.backward();
+  }
+
+ private:
+  void add(const std::string& name, nn::ParameterFlags flags) {
+    nn::Parameter& parameter = register_parameter(name, ones({kSize}), flags);
+    parameter.set_logical({{.name = name, .shape = {kSize}, .view_shape = {kSize}, .end = kSize}});
+  }
+
+  static constexpr int kExperts = 4;
+  static constexpr int64_t kSize = 150;
+  int first_;
+};
+
+TEST(ExactGradients, OfExpertsHaveOneNorm) {
+  std::map<std::string, double> norms;
+  double norm = 0;
+  for (const int ranks : {1, 4}) {
+    for (int ep = 1; ep <= ranks; ep *= 2) {
+      for (const Sharding sharding : {Sharding::kNone, Sharding::kGradients}) {
+        SCOPED_TRACE(concat(ranks, " ranks, experts over ", ep));
+        run_thread_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& world) {
+          initialize_model_parallel({.expert_model_parallel_size = ep}, world);
+          ProcessGroup& same = copies_group(/*of_expert=*/true);
+          const ExpertsModel model(experts_group().rank(), ep);
+          DistributedDataParallel gradients(model.named_parameters(),
+                                            {.sharding = sharding, .exact = true},
+                                            copies_group(/*of_expert=*/false), &same);
+          gradients.start_step(0, 1);
+          model.run(tokens_of(world->rank(), ranks), tokens_of(same.rank(), same.size()));
+          gradients.finish_reduce();
+          const StepGradients found = gradients_of(model, gradients);
+          if (ranks == 1 && sharding == Sharding::kNone) {
+            norm = found.norm;
+            norms = found.norms;
+          }
+          EXPECT_EQ(found.norm, norm);
+          EXPECT_EQ(found.norms, norms);
+          destroy_model_parallel();
+        });
+      }
+    }
+  }
+  EXPECT_GT(norm, 1);
+  EXPECT_EQ(norms.size(), 5U);
 }
 
 }  // namespace
