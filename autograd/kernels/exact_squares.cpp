@@ -22,13 +22,17 @@ bool has_squares(double largest) { return std::isfinite(largest) && largest > 0;
 // All magnitudes up to `largest` are below 2^exponent.
 int exponent_above(double largest) { return std::ilogb(largest) + 1; }
 
-WideSum wide_sum(int64_t n, const float* x, double scale) {
+// `exponent` is that of the bound of all squares.
+WideSum wide_sum(int64_t n, const float* x, int exponent) {
+  const double bound = std::ldexp(1.0, exponent);
+  const double coarse_units = std::ldexp(1.0, -exponent - kCoarseUnit);
+  const double fine_units = std::ldexp(1.0, -exponent - kFineUnit);
   WideSum sum = 0;
   for (int64_t i = 0; i < n; i += kSquareBlock) {
     const SquareBins bins =
-        TAPESTRY_DISPATCH(square_bins)(std::min(kSquareBlock, n - i), x + i, scale);
-    const auto coarse = static_cast<int64_t>(std::ldexp(bins.coarse, -kCoarseUnit));
-    const auto fine = static_cast<int64_t>(std::ldexp(bins.fine, -kFineUnit));
+        TAPESTRY_DISPATCH(square_bins)(std::min(kSquareBlock, n - i), x + i, bound);
+    const auto coarse = static_cast<int64_t>(bins.coarse * coarse_units);
+    const auto fine = static_cast<int64_t>(bins.fine * fine_units);
     // The sign of what is added goes modulo 2^128.
     sum += (static_cast<WideSum>(coarse) << (kCoarseUnit - kFineUnit)) + static_cast<WideSum>(fine);
   }
@@ -55,11 +59,11 @@ ExactSquares exact_squares(int64_t n, const float* x, double largest) {
   if (!has_squares(largest)) {
     return digits;
   }
-  const double scale = std::ldexp(1.0, -exponent_above(largest));
+  const int exponent = 2 * exponent_above(largest);
   std::mutex mutex;
   WideSum sum = 0;
   parallel_for(n, kGrainSize, [&](int64_t begin, int64_t end) {
-    const WideSum own = wide_sum(end - begin, x + begin, scale);
+    const WideSum own = wide_sum(end - begin, x + begin, exponent);
     const std::scoped_lock lock(mutex);
     sum += own;
   });

@@ -31,14 +31,15 @@ ExactSquares exact_squares(int64_t n, const float* x, double largest);
 /// The square root of such a sum of at most 2^40 elements; `largest` where that is not finite.
 double exact_norm(const ExactSquares& squares, double largest);
 
-/// Of a block of exact_squares, at most this many elements with |scale * x| <= 1: sums of their
-/// squares in multiples of 2^-42, and of what these lack in multiples of 2^-85.
+/// Of a block of exact_squares, at most this many elements whose squares are at most `bound`, a
+/// power of two: sums of the squares in multiples of 2^-42 bound, and of what these lack in
+/// multiples of 2^-85 bound.
 inline constexpr int64_t kSquareBlock = 1024;
 struct SquareBins {
   double coarse;
   double fine;
 };
 TAPESTRY_DECLARE_PER_ISA(int32_t largest_bits(int64_t n, const float* x);
-                         SquareBins square_bins(int64_t n, const float* x, double scale))
+                         SquareBins square_bins(int64_t n, const float* x, double bound))
 
 }  // namespace tapestry::kernels

@@ -6,7 +6,8 @@ namespace tapestry::kernels::TAPESTRY_ISA {
 
 namespace {
 
-// What is added to one of them and taken away again is left as a multiple of the unit.
+// What is added to one of them and taken away again is left as a multiple of the unit, all in parts
+// of the bound.
 constexpr double kRoundCoarse = 0x1.8p10;  // 2^-42
 constexpr double kRoundFine = 0x1.8p-33;   // 2^-85
 constexpr int64_t kSquareLanes = 16;
@@ -24,14 +25,16 @@ int32_t largest_bits(int64_t n, const float* x) {
 }
 
 // A square of 48 bits, and all that is added, is exact: how the loop is ordered does not show.
-SquareBins square_bins(int64_t n, const float* x, double scale) {
+SquareBins square_bins(int64_t n, const float* x, double bound) {
+  const double round_coarse = kRoundCoarse * bound;
+  const double round_fine = kRoundFine * bound;
   double coarse[kSquareLanes] = {};
   double fine[kSquareLanes] = {};
   const auto add = [&](int64_t lane, float element) {
-    const double v = static_cast<double>(element) * scale;
+    const auto v = static_cast<double>(element);
     const double square = v * v;
-    const double upper = (square + kRoundCoarse) - kRoundCoarse;
-    const double lower = ((square - upper) + kRoundFine) - kRoundFine;
+    const double upper = (square + round_coarse) - round_coarse;
+    const double lower = ((square - upper) + round_fine) - round_fine;
     coarse[lane] += upper;
     fine[lane] += lower;
   };

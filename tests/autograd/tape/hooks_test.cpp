@@ -328,6 +328,25 @@ TEST(MainGrad, ViewsOfABucketWork) {
   EXPECT_THAT(values(bucket), ElementsAre(2, 2, 2, 4, 6));
 }
 
+TEST(MainGrad, ExactSumsAreRoundedInTheirMemory) {
+  const Tensor x = leaf({1, 2, 3});
+  const Tensor sums = empty({3}, kFloat64);
+  for (int64_t i = 0; i < 3; ++i) {
+    sums.data<double>()[i] = static_cast<double>(i - 2) * 0x1p44 + 1;
+  }
+  x.set_main_grad(sums);
+  EXPECT_EQ(round_main_grad(x), 0x1p45 - 1);
+  EXPECT_EQ(x.grad().raw(), sums.raw());
+  EXPECT_EQ(x.grad().dtype(), kFloat32);
+  EXPECT_THAT(values(x.grad()), ElementsAre(-2, -1, 0x1p-44F));
+  EXPECT_THROW(round_main_grad(x), RuntimeError);
+  attach_main_grad(x, kFloat64);  // nothing is added
+  EXPECT_EQ(round_main_grad(x), 0);
+  EXPECT_THAT(values(x.grad()), ElementsAre(0, 0, 0));
+  x.set_main_grad(zeros({4}, kFloat64).slice(0, 1, 4));
+  EXPECT_THROW(round_main_grad(x), ValueError);
+}
+
 TEST(MainGrad, Errors) {
   const Tensor x = leaf({1, 2});
   EXPECT_THROW(x.set_main_grad(zeros({3})), ValueError);
