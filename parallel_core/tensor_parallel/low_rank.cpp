@@ -335,7 +335,6 @@ struct ExactAddLowRank {
                           .m = factors.size(0),
                           .n = module[0].rank,
                           .k = factors.size(1),
-                          .alpha = module[0].scale,
                           .lda = factors.size(1),
                           .ldb = module[0].rank,
                           .ldc = columns()},
@@ -343,13 +342,28 @@ struct ExactAddLowRank {
                          element_of(bs, module[0].element), element_of(dt, module[0].column));
       first = end;
     }
+    return scaled(summed(dt)).to(dy.dtype());
+  }
+
+  Tensor summed(const Tensor& partial) const {
     if (layout.size == 1) {
-      return dt.to(dy.dtype());
+      return partial;
     }
-    return (layout.sequence_axis ? start_reduce_scatter(dt, *layout.sequence_axis, *layout.group)
-                                 : start_all_reduce(dt, *layout.group))
-        .wait()
-        .to(dy.dtype());
+    return (layout.sequence_axis
+                ? start_reduce_scatter(partial, *layout.sequence_axis, *layout.group)
+                : start_all_reduce(partial, *layout.group))
+        .wait();
+  }
+
+  // By the modules' scales, which come after the sum over the ranks: each product is rounded.
+  Tensor scaled(const Tensor& dt) const {
+    TensorList out;
+    for (const LowRankPart& part : *parts) {
+      if (part.is_first) {
+        out.push_back(dt.slice(-1, part.column, part.column + part.rank) * part.scale);
+      }
+    }
+    return out.size() == 1 ? out[0] : cat(out, -1);
   }
 
   void add_products(const Tensor& rows, double* sums) const {
