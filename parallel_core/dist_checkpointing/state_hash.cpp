@@ -1,12 +1,15 @@
 #include "parallel_core/dist_checkpointing/state_hash.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <functional>
+#include <limits>
 #include <set>
 #include <utility>
 #include <vector>
@@ -77,7 +80,11 @@ TensorHash hash_of_piece(const HashTarget& target,
 }
 
 void add_source(const HashSource& source, std::vector<TensorHash>& sums) {
-  const Tensor values = dense(source.values().detach());
+  const Tensor found = source.values();
+  if (!found.defined()) {
+    return;
+  }
+  const Tensor values = dense(found.detach());
   const auto* memory = static_cast<const std::byte*>(values.raw());
   const int bytes = static_cast<int>(size_of(values.dtype()));
   for (const HashTarget& target : source.targets) {
@@ -160,19 +167,32 @@ struct StateHash::State {
     }
   }
 
+  // What this rank hashes of a parameter, and the first element that it has.
+  static std::pair<ElementRange, int64_t> own_part(const nn::Module::NamedParameter& entry,
+                                                   const optim::Optimizer* optimizer) {
+    if (optimizer != nullptr && optimizer->updates_pieces() && !optimizer->is_fixed(entry.name)) {
+      const optim::OwnPart own = optimizer->own_part(entry.name);
+      return {{own.first, own.first + own.count}, own.first};
+    }
+    const nn::Parameter& parameter = *entry.parameter;
+    return {own_share(copies_group(parameter.flags().expert), parameter.numel()), 0};
+  }
+
+  void add_tensor(const nn::Module::NamedParameter& entry,
+                  const optim::Optimizer& optimizer,
+                  const TensorOf& tensor_of) {
+    const auto [part, first] = own_part(entry, &optimizer);
+    add({.values = [tensor_of, entry] { return tensor_of(entry); }, .first = first},
+        logical_of(entry), "", part, entry.parameter->flags().expert);
+  }
+
   void add_parameter(const nn::Module::NamedParameter& entry,
                      const optim::Optimizer* optimizer,
                      HashedState what) {
     const nn::Parameter& parameter = *entry.parameter;
     const bool of_expert = parameter.flags().expert;
     const bool updated = optimizer != nullptr && !optimizer->is_fixed(entry.name);
-    ElementRange part = own_share(copies_group(of_expert), parameter.numel());
-    int64_t first = 0;
-    if (updated && optimizer->updates_pieces()) {
-      const optim::OwnPart own = optimizer->own_part(entry.name);
-      first = own.first;
-      part = {own.first, own.first + own.count};
-    }
+    const auto [part, first] = own_part(entry, optimizer);
     const std::vector<nn::LogicalTensor> tensors = logical_of(entry);
     const auto values = [optimizer, updated, name = entry.name, values = &parameter] {
       return updated ? optimizer->own_main_param(name) : Tensor(*values);
@@ -203,8 +223,9 @@ struct StateHash::State {
         own_share(copies_group(/*of_expert=*/false), size), /*of_expert=*/false);
   }
 
-  // Gives each name a slot. Collective.
+  // Gives each name a slot. Collective over the world.
   void number_names() {
+    world = model_parallel_is_initialized() ? &get_world_group() : alone.get();
     std::string own;
     for (const HashSource& source : sources) {
       for (const HashTarget& target : source.targets) {
@@ -232,7 +253,6 @@ struct StateHash::State {
 
 StateHash::StateHash(const nn::Module& model, const optim::Optimizer* optimizer, HashedState what)
     : state_(std::make_unique<State>()) {
-  state_->world = model_parallel_is_initialized() ? &get_world_group() : state_->alone.get();
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     if (!entry.parameter->flags().shared) {
       state_->add_parameter(entry, optimizer, what);
@@ -241,6 +261,16 @@ StateHash::StateHash(const nn::Module& model, const optim::Optimizer* optimizer,
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
     if (!entry.logical.empty()) {
       state_->add_buffer(entry);
+    }
+  }
+  state_->number_names();
+}
+
+StateHash::StateHash(const nn::Module& model, const optim::Optimizer& optimizer, TensorOf tensor_of)
+    : state_(std::make_unique<State>()) {
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    if (!entry.parameter->flags().shared && entry.parameter->requires_grad()) {
+      state_->add_tensor(entry, optimizer, tensor_of);
     }
   }
   state_->number_names();
@@ -288,9 +318,26 @@ TensorHash combined_hash(const TensorHashes& hashes, std::span<const double> num
     absorb(combined, hash.high);
   }
   for (const double number : numbers) {
-    absorb(combined, std::bit_cast<uint64_t>(number));
+    const double any_nan = std::numeric_limits<double>::quiet_NaN();
+    absorb(combined, std::bit_cast<uint64_t>(std::isnan(number) ? any_nan : number));
   }
   return combined;
+}
+
+TensorHash step_hash(const TensorHashes& weights,
+                     const TensorHashes& gradients,
+                     double loss,
+                     double grad_norm) {
+  return combined_hash(
+      {{"gradients", combined_hash(gradients)}, {"weights", combined_hash(weights)}},
+      std::array{loss, grad_norm});
+}
+
+std::string short_hash(const TensorHash& hash) {
+  const uint64_t both = hash.low ^ std::rotl(hash.high, 17);
+  char text[9];
+  std::snprintf(text, sizeof(text), "%08x", static_cast<unsigned>(both ^ (both >> 32U)));
+  return text;
 }
 
 std::string hash_text(const TensorHash& hash) {

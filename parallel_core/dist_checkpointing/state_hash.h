@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -28,8 +29,18 @@ using TensorHashes = std::map<std::string, TensorHash>;
 std::string hash_text(const TensorHash& hash);
 TensorHash hash_of_text(std::string_view text);
 
-/// One hash of them all, with their names, and of further numbers, bit by bit: a step's loss.
+/// One hash of them all, with their names, and of further numbers, bit by bit; NaNs are all alike.
 TensorHash combined_hash(const TensorHashes& hashes, std::span<const double> numbers = {});
+
+/// The hash of a step: of the weights after it, the gradients that it was made with, before
+/// clipping (none where they were not finite), its loss and the norm of its gradients.
+TensorHash step_hash(const TensorHashes& weights,
+                     const TensorHashes& gradients,
+                     double loss,
+                     double grad_norm);
+
+/// 32 bits of a hash, as 8 hexadecimal digits: enough to say which of two tensors differ.
+std::string short_hash(const TensorHash& hash);
 
 /// What is hashed.
 enum class HashedState : uint8_t {
@@ -46,6 +57,10 @@ class StateHash {
   StateHash(const nn::Module& model,
             const optim::Optimizer* optimizer,
             HashedState what = HashedState::kWeights);
+  /// Of other tensors in place of the trained parameters, of which this rank has what it updates of
+  /// the parameter, flat or not: gradients. An undefined one has the hash 0.
+  using TensorOf = std::function<Tensor(const nn::Module::NamedParameter&)>;
+  StateHash(const nn::Module& model, const optim::Optimizer& optimizer, TensorOf tensor_of);
   StateHash(const StateHash&) = delete;
   StateHash& operator=(const StateHash&) = delete;
   ~StateHash();
