@@ -81,7 +81,7 @@ class BitComparison {
   bool has_hashes();
   void compare_configurations();
   void compare_steps();
-  void compare_parameters(int64_t step);
+  void compare_parts(int64_t step);
   void run_again(int64_t step);
   bool same_things(const StepRerun& a, const StepRerun& b);
   void name_difference(const RerunThing& thing, bool another, bool same_inputs);
@@ -188,42 +188,39 @@ void BitComparison::compare_steps() {
   }
   report_.outcome = Outcome::kDiffers;
   report_.first = FirstDifference{.step = *first};
-  compare_parameters(*first);
+  compare_parts(*first);
   if (options_.rerun) {
     run_again(*first);
   }
 }
 
-void BitComparison::compare_parameters(int64_t step) {
-  const auto a = read_parameter_hashes(sides_[0].hashes.folder, step);
-  const auto b = read_parameter_hashes(sides_[1].hashes.folder, step);
-  if (a.empty() || b.empty()) {
+void BitComparison::compare_parts(int64_t step) {
+  const StepHashes a = read_step_hashes(sides_[0].hashes.folder, step);
+  const StepHashes b = read_step_hashes(sides_[1].hashes.folder, step);
+  if (!a.known() || !b.known()) {
     say(concat("Step ", step, " has no hashes of parameters on ",
-               names_[a.empty() ? size_t{0} : size_t{1}]));
+               names_[a.known() ? size_t{1} : size_t{0}]));
     return;
   }
-  const std::map<std::string, std::string> others(b.begin(), b.end());
-  size_t differ = 0;
-  std::string earliest;
-  for (const auto& [name, hash] : a) {
-    const auto other = others.find(name);
-    const std::string theirs = other == others.end() ? std::string() : other->second;
-    if (theirs == hash) {
-      continue;
-    }
-    earliest = differ == 0 ? name : earliest;
-    if (++differ <= options_.rows) {
-      add("parameter", name, hash, theirs, "differs");
-    }
+  const HashDifference difference = difference_of(a, b);
+  if (difference.loss) {
+    add("loss", "loss", a.loss, b.loss, "differs");
   }
-  if (differ == 0) {
-    say(concat("After step ", step, " all ", a.size(),
-               " parameters have the same bits: the losses differ alone"));
-    return;
+  const auto add_all = [&](const char* what, const std::vector<std::string>& names,
+                           const NamedHashes& ours, const NamedHashes& theirs) {
+    const std::map<std::string, std::string> left(ours.begin(), ours.end());
+    const std::map<std::string, std::string> right(theirs.begin(), theirs.end());
+    for (size_t i = 0; i < std::min(names.size(), options_.rows); ++i) {
+      const auto other = right.find(names[i]);
+      add(what, names[i], left.at(names[i]), other == right.end() ? "" : other->second, "differs");
+    }
+  };
+  add_all("gradient", difference.gradients, a.gradients, b.gradients);
+  add_all("parameter", difference.parameters, a.parameters, b.parameters);
+  if (const std::string tensor = difference.tensor(); !tensor.empty()) {
+    report_.first->tensor = tensor;
   }
-  report_.first->tensor = earliest;
-  say(concat("After step ", step, " ", differ, " of ", a.size(), " parameters differ, the first ",
-             earliest));
+  say(concat("In step ", step, " these differ: ", difference.text()));
 }
 
 std::string stage_of(const RerunThing& thing) {
@@ -307,23 +304,15 @@ std::string BitComparison::not_returning(const StepRerun& rerun, size_t side) {
       continue;
     }
     add("recorded", concat(names_[side], ", step ", step), found->second, hash, "does not return");
-    const auto now = rerun.parameters;
-    const auto then = read_parameter_hashes(recorded.folder, step);
-    if (step != rerun.step || now.empty() || then.empty()) {
+    const StepHashes then = read_step_hashes(recorded.folder, step);
+    if (step != rerun.step || !rerun.of_step.known() || !then.known()) {
       return concat("step ", step);
     }
-    const std::map<std::string, std::string> here(now.begin(), now.end());
-    size_t differ = 0;
-    std::string earliest;
-    for (const auto& [name, value] : then) {
-      const auto own = here.find(name);
-      if (own != here.end() && own->second != value) {
-        earliest = differ++ == 0 ? name : earliest;
-      }
+    const HashDifference lost = difference_of(then, rerun.of_step);
+    if (const std::string tensor = lost.tensor(); !tensor.empty()) {
+      report_.first->tensor = tensor;
     }
-    return differ == 0 ? concat("step ", step, " (all parameters return: its loss differs)")
-                       : concat("step ", step, " (", differ, " of ", then.size(),
-                                " parameters, the first ", earliest, ")");
+    return concat("step ", step, " (", lost.text(), ")");
   }
   return {};
 }

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "autograd/io/json.h"
+#include "diagnosis/accuracy/run_hashes.h"
 
 namespace tapestry::accuracy {
 
@@ -29,7 +29,7 @@ struct StepRerun {
   int64_t first_step = 1;                 ///< that was run again
   int64_t step = 0;                       ///< whose things these are, the last one
   std::map<int64_t, std::string> hashes;  ///< of the steps that were run
-  std::vector<std::pair<std::string, std::string>> parameters;  ///< after the last one
+  StepHashes of_step;                     ///< what that of the last one is made of
   std::vector<RerunThing> things;
 };
 

@@ -107,13 +107,13 @@ accuracy::VerdictReport prove_step(const ProofRequest& request, const ConfigLoad
                        ". Configuration, data or program are others, or the run had a fault.")};
   if (!returns) {
     report.first = accuracy::FirstDifference{.step = first};
-    const auto then = accuracy::read_parameter_hashes(run, request.step);
-    const std::map<std::string, std::string> now(rerun.parameters.begin(), rerun.parameters.end());
-    for (const auto& [name, hash] : then) {
-      const auto own = now.find(name);
-      if (*first == request.step && own != now.end() && own->second != hash) {
-        report.first->tensor = name;
-        break;
+    const accuracy::StepHashes then = accuracy::read_step_hashes(run, request.step);
+    if (*first == request.step && then.known() && rerun.of_step.known()) {
+      const accuracy::HashDifference difference = accuracy::difference_of(then, rerun.of_step);
+      report.lines.push_back(
+          concat("In step ", request.step, " these differ: ", difference.text()));
+      if (const std::string tensor = difference.tensor(); !tensor.empty()) {
+        report.first->tensor = tensor;
       }
     }
   }

@@ -178,7 +178,7 @@ accuracy::StepRerun rerun_steps(const AllConfig& config, const RerunOptions& opt
   close_logs();
   training.world->barrier();  // the first rank's files are complete
   rerun.hashes = accuracy::read_run_hashes(output).steps;
-  rerun.parameters = accuracy::read_parameter_hashes(output, options.step);
+  rerun.of_step = accuracy::read_step_hashes(output, options.step);
   training.world->barrier();
   check<ValueError>(rerun.hashes.contains(options.step), "step ", options.step,
                     " has no hash when it is run again: the run ends before it");
