@@ -17,7 +17,7 @@ namespace {
 
 // As the sum of two tensors, with the gradient of exact mode for the bias.
 struct ExactAddBias {
-  static constexpr OpName name = "add_bias";
+  static constexpr OpName name = "exact_add_bias";
   Tensor leaf = {};
   DType bias_dtype = kFloat32;
 

@@ -15,7 +15,7 @@ __extension__ using WideSum = unsigned __int128;  // multiples of 2^-85, modulo 
 
 constexpr int kCoarseUnit = -42;  // exponents
 constexpr int kFineUnit = -85;
-constexpr int kDigitBits = 32;
+constexpr int kSquareDigitBits = 32;
 
 bool has_squares(double largest) { return std::isfinite(largest) && largest > 0; }
 
@@ -65,7 +65,7 @@ ExactSquares exact_squares(int64_t n, const float* x, double largest) {
   });
   for (double& digit : digits) {
     digit = static_cast<double>(static_cast<uint32_t>(sum));
-    sum >>= kDigitBits;
+    sum >>= kSquareDigitBits;
   }
   return digits;
 }
@@ -76,7 +76,7 @@ double exact_norm(const ExactSquares& squares, double largest) {
   }
   WideSum sum = 0;
   for (size_t i = squares.size(); i-- > 0;) {
-    sum = (sum << kDigitBits) + static_cast<WideSum>(static_cast<int64_t>(squares[i]));
+    sum = (sum << kSquareDigitBits) + static_cast<WideSum>(static_cast<int64_t>(squares[i]));
   }
   // The square root of an even power of two more is the same number, with another exponent.
   const double value = std::ldexp(static_cast<double>(sum), kFineUnit);

@@ -39,6 +39,9 @@ void tree_product(const Tensor& a,
                   const Tensor& y,
                   double beta) {
   const int64_t k = b.size(0);
+  check<TypeError>(a.dtype() == b.dtype() && is_floating(a.dtype()) && a.dtype() != kFloat64,
+                   "exact mode: products of ", describe(a), " and ", describe(b),
+                   " are not summed as trees");
   check<ValueError>(!runs.empty() && runs.back().end == k, "exact mode: the sum of ", describe(b),
                     " is cut for an axis of ", runs.empty() ? 0 : runs.back().end);
   if (y.numel() == 0) {
@@ -62,59 +65,48 @@ void tree_product(const Tensor& a,
                      runs, left.data, right.data, y.raw());
 }
 
-TokenRuns token_runs(int64_t rows, bool apart) {
-  TokenRuns out;
+std::vector<kernels::SumRun> token_runs(int64_t rows, bool apart) {
+  std::vector<kernels::SumRun> out;
   const ExactTokens& tokens = exact_tokens();
   if (apart || tokens.samples == 0 || tokens.rows() != rows) {
     for (int64_t row = 0; row < rows; ++row) {
-      out.runs.push_back({.begin = row, .end = row + 1});
+      out.push_back({.begin = row, .end = row + 1});
     }
     return out;
   }
-  // Chunks of an odd leaf end in a pair with a zero: they are two runs also where they are
-  // neighbours.
+  const int64_t step = tokens.samples_first ? 1 : tokens.samples;
+  const int64_t next_sample = tokens.samples_first ? tokens.length : 1;
+  const auto add = [&](int64_t sample, int64_t first, int64_t count, bool ends_leaf) {
+    const int64_t begin = sample * next_sample + first * step;
+    out.push_back({.begin = begin,
+                   .end = begin + (count - 1) * step + 1,
+                   .ends_leaf = ends_leaf,
+                   .step = step});
+  };
+  // A run of odd length ends in a pair with a zero: chunks are runs also where they are neighbours.
   const int64_t chunks = 2 * tokens.leaves;
   const bool has_chunks = tokens.length % chunks == 0;
   check<ValueError>(has_chunks || tokens.leaves == 1, "exact mode: ", tokens.length,
                     " tokens have no ", chunks, " equal chunks");
   const int64_t chunk = tokens.length / chunks;
-  const auto add_sample = [&](int64_t first) {
+  for (int64_t sample = 0; sample < tokens.samples; ++sample) {
     if (!has_chunks) {
-      out.runs.push_back({.begin = first, .end = first + tokens.length});
-      return;
+      add(sample, 0, tokens.length, true);
+      continue;
     }
     for (int64_t leaf = 0; leaf < tokens.leaves; ++leaf) {
-      const int64_t early = first + leaf * chunk;
-      const int64_t late = first + (chunks - 1 - leaf) * chunk;
-      out.runs.push_back({.begin = early, .end = early + chunk, .ends_leaf = false});
-      out.runs.push_back({.begin = late, .end = late + chunk});
+      add(sample, leaf * chunk, chunk, false);
+      add(sample, (chunks - 1 - leaf) * chunk, chunk, true);
     }
-  };
-  if (!tokens.samples_first) {
-    out.strides = tokens.samples;
-    add_sample(0);
-    return out;
-  }
-  for (int64_t sample = 0; sample < tokens.samples; ++sample) {
-    add_sample(sample * tokens.length);
   }
   return out;
 }
 
 void exact_token_gemm(
     kernels::GemmShape shape, const void* a, const void* b, double* sums, bool apart) {
-  const TokenRuns tokens = token_runs(shape.k, apart);
-  const int64_t row_a = shape.lda * size_of(shape.dtype);
-  const int64_t row_b = shape.ldb * size_of(shape.dtype);
   shape.trans_a = true;
   shape.trans_b = false;
-  shape.k /= tokens.strides;
-  shape.lda *= tokens.strides;
-  shape.ldb *= tokens.strides;
-  for (int64_t i = 0; i < tokens.strides; ++i) {
-    kernels::exact_sum_gemm(shape, tokens.runs, static_cast<const std::byte*>(a) + i * row_a,
-                            static_cast<const std::byte*>(b) + i * row_b, sums);
-  }
+  kernels::exact_sum_gemm(shape, token_runs(shape.k, apart), a, b, sums);
 }
 
 void add_exact_products(const Tensor& dy, const Tensor& x, const Tensor& sums, bool apart) {

@@ -31,23 +31,18 @@ struct LinearSums {
 bool sums_by_runs(std::span<const kernels::SumRun> runs, DType dtype);
 
 /// y = the sums over k of a[.., k] b[k, n], cut as tree_gemm() does, + beta y, where y [.., n] is
-/// contiguous, of the operands' dtype or float32. ValueError if the runs do not end with k.
+/// contiguous, of the operands' dtype or float32. ValueError if the runs do not end with
+/// k, TypeError for other dtypes than float32, bfloat16 and float16.
 void tree_product(const Tensor& a,
                   const Tensor& b,
                   std::span<const kernels::SumRun> runs,
                   const Tensor& y,
                   double beta = 0);
 
-/// The rows of a product's operands as leaves of tokens. Of `strides` interleaved sets, set i has
-/// the rows i, i + strides, i + 2 strides ...; each has these runs.
-struct TokenRuns {
-  int64_t strides = 1;
-  std::vector<kernels::SumRun> runs;
-};
-
-/// The leaves that exact_tokens() says, if it speaks of so many rows; else, or with `apart`, every
-/// row is one. `apart` is for parameters that some layouts use on a piece of the sequence.
-TokenRuns token_runs(int64_t rows, bool apart = false);
+/// The rows of a product's operands as leaves of tokens: those that exact_tokens() says, if it
+/// speaks of so many rows; else, or with `apart`, every row is one. `apart` is for parameters that
+/// some layouts use on a piece of the sequence.
+std::vector<kernels::SumRun> token_runs(int64_t rows, bool apart = false);
 
 /// sums[m, n] += alpha A^T B in units of kernels/exact_sums.h, the leaves as above: of the shape,
 /// A is stored [k, m] and B [k, n] with k rows of tokens; lda, ldb and ldc count, flags do not.

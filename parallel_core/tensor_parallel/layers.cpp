@@ -112,7 +112,7 @@ std::optional<LowRankAddition> make_low_rank(const ParallelLinearSpec& spec,
     made.push_back(&parameter);
   }
   return LowRankAddition(spec.low_rank, {made[0], made[1], made.size() > 2 ? made[2] : nullptr},
-                         spec.precision, layout_of_rows(spec));
+                         spec.precision, layout_of_rows(spec), spec.replicated);
 }
 
 // What adapters add now.
@@ -267,6 +267,9 @@ ColumnParallelLinear::ColumnParallelLinear(const ParallelLinearSpec& spec)
       gather_output_(spec.gather_output),
       replicated_(spec.replicated),
       pieces_(pieces_of(spec.weight)),
+      has_copies_(std::any_of(spec.weight.begin(),
+                              spec.weight.end(),
+                              [](const LogicalInit& part) { return part.logical.copies > 1; })),
       precision_(spec.precision),
       layout_(layout_of_rows(spec)) {
   weight_.set_logical(logical_of(spec.weight));
@@ -299,6 +302,9 @@ OutputAndBias ColumnParallelLinear::forward(const Tensor& x, bool keeps_gathered
   const LowRankAddition* const added = active(low_rank_);
   const bool late_bias = bias_ != nullptr && added != nullptr && added->has_magnitudes();
   const nn::Parameter* const bias = skips_bias || late_bias ? nullptr : bias_;
+  check<ValueError>(!in_exact() || !has_copies_,
+                    "exact mode: tensor-parallel ranks that share heads of keys and values sum "
+                    "otherwise than one rank; tensor_model_parallel_size must divide their number");
   // A replicated layer's rows are all here, but sequence parallelism divides its tokens.
   Tensor own =
       replicated_ ? project(x, weight_, bias, precision_, nullptr, {.tokens_apart = true})

@@ -114,7 +114,8 @@ class ColumnParallelLinear final : public nn::Module, public nn::Callable<Column
   bool skip_bias_add_;
   bool gather_output_;
   bool replicated_;
-  int64_t pieces_;  // of its rows: logical tensors one below the other
+  int64_t pieces_;   // of its rows: logical tensors one below the other
+  bool has_copies_;  // of rows that other ranks have too
   Precision precision_;
   TensorParallelLayout layout_;
   std::optional<LowRankAddition> low_rank_;

@@ -9,6 +9,9 @@
 // the ranks, and B is replicated. With sequence parallelism x A^T is made of the rank's piece of
 // the sequence, and gathered, or summed and scattered, in place of x.
 //
+// In exact mode x A^T, where the inputs are divided, and the gradient of x A^T, where the outputs
+// are, are trees over the ranks in float32. Dropout and magnitudes are refused there (ValueError).
+//
 // With magnitudes (DoRA): y = (m / n) (x W^T + s (x A^T) B^T) + b, n being the lengths of the rows
 // of W + s B A, constants in backward. Source: Liu et al. 2024, arXiv:2402.09353, section 4.3.
 #pragma once
@@ -98,11 +101,17 @@ Tensor add_low_rank(const Tensor& y,
 /// What a layer does with them.
 class LowRankAddition {
  public:
+  /// `is_replicated`: every rank has all rows, of which it makes use on its own tokens.
   LowRankAddition(LowRankSpec spec,
                   LowRankParameters parameters,
                   const Precision& precision,
-                  const TensorParallelLayout& layout)
-      : spec_(std::move(spec)), parameters_(parameters), precision_(precision), layout_(layout) {}
+                  const TensorParallelLayout& layout,
+                  bool is_replicated = false)
+      : spec_(std::move(spec)),
+        parameters_(parameters),
+        precision_(precision),
+        layout_(layout),
+        is_replicated_(is_replicated) {}
 
   /// y, the layer's product by `weight` without its bias if there are magnitudes, with what is
   /// added; x is the layer's input, before it is gathered.
@@ -125,7 +134,11 @@ class LowRankAddition {
   static Shape b_shape(const LowRankSpec& spec);
 
  private:
-  Tensor down(const Tensor& x, bool training, const std::function<Tensor()>& recompute_x) const;
+  Tensor down(const Tensor& x,
+              bool training,
+              const std::function<Tensor()>& recompute_x,
+              bool divides_inputs) const;
+  Tensor exact_up(const Tensor& y, const Tensor& t, bool divides_rows) const;
   Tensor up(const Tensor& y, const Tensor& t) const;
   Tensor row_lengths(const Tensor& weight, bool rows_are_whole) const;
   Tensor scaled(const Tensor& y, const Tensor& weight, bool rows_are_whole) const;
@@ -134,6 +147,7 @@ class LowRankAddition {
   LowRankParameters parameters_;
   Precision precision_;
   TensorParallelLayout layout_;
+  bool is_replicated_;
 };
 
 }  // namespace tapestry

@@ -1,5 +1,6 @@
 #include "parallel_core/transformer/head_norm.h"
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/math.h"
 #include "autograd/ops/norm.h"
@@ -105,6 +106,10 @@ class ProjectionNorm final : public nn::UnaryModule {
       const auto norm = precision_.fused ? rms_norm : composed_rms_norm;
       return norm(rows, *weight_, eps_, precision_.activation);
     }
+    check<ValueError>(
+        !in_exact(),
+        "exact mode: norms of whole projections (qk_layernorm_scope: projection) need "
+        "tensor_model_parallel_size 1");
     const Tensor wide = rows.to(kFloat32);
     // Every rank uses the whole sum, and each knows its own part of the sum's gradient alone.
     const Tensor squares = copy_to_model_parallel_region(

@@ -4,13 +4,19 @@
 
 #include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/one_order.h"
+#include "autograd/ops/exact_runs.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/matmul.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tape/op.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
 #include "parallel_core/init_method.h"
 #include "parallel_core/lora/low_rank_spec.h"
+#include "parallel_core/tensor_parallel/axis_collectives.h"
 #include "parallel_core/tensor_parallel/mappings.h"
+#include "parallel_core/tensor_parallel/row_linear.h"
 #include "parallel_core/transformer/activation_recorder.h"
 
 namespace tapestry {
@@ -85,6 +91,26 @@ class LinearMaker {
   const TensorParallelLayout& layout_;
   std::string prefix_;
   bool sequence_first_;
+};
+
+// Exact mode: [B, 1, S, D] for each of the rank's heads, with backward the sum over the heads of
+// all ranks, a tree in float32 that is rounded once.
+struct ShareAmongHeads {
+  static constexpr OpName name = "share_among_heads";
+  TensorParallelLayout layout;
+  int64_t heads;
+
+  Tensor forward(const Tensor& x) const {
+    return dense(x.expand({x.size(0), heads, x.size(2), x.size(3)}));
+  }
+  Tensor backward(const Tensor& dy) const {
+    check<RuntimeError>(!grad_enabled(), name,
+                        ": exact mode has no derivatives of derivatives (create_graph)");
+    const Tensor sums = empty({dy.size(0), 1, dy.size(2), dy.size(3)}, kFloat32);
+    tree_product(dy.permute({0, 2, 3, 1}), ones({heads, 1}, dy.dtype()),
+                 divided_runs(heads, layout), sums.view({dy.size(0), dy.size(2), dy.size(3), 1}));
+    return (layout.size == 1 ? sums : start_all_reduce(sums, *layout.group).wait()).to(dy.dtype());
+  }
 };
 
 }  // namespace
@@ -166,6 +192,11 @@ Tensor MultiLatentAttention::whole_sequences(const Tensor& piece) const {
   if (layout_.size == 1) {
     return piece;
   }
+  if (in_exact()) {  // ShareAmongHeads sums over the ranks
+    return layout_.sequence_axis
+               ? gather_from_model_parallel_region(piece, *layout_.sequence_axis, *layout_.group)
+               : piece;
+  }
   return layout_.sequence_axis
              ? gather_from_sequence_parallel_region(piece, *layout_.sequence_axis, *layout_.group)
              : copy_to_model_parallel_region(piece, *layout_.group);
@@ -211,7 +242,10 @@ MultiLatentAttention::Operands MultiLatentAttention::of_heads(const Parts& parts
   const Tensor both = heads((*kv_b_proj_)(parts.latent).output, share_.heads, plain_ + values_);
   const Shape every_head = {both.size(0), share_.heads, both.size(2), rotated_};
   return {cat({parts.q_plain, parts.q_rotated}, 3),
-          cat({both.slice(3, 0, plain_), parts.k_rotated.expand(every_head)}, 3),
+          cat({both.slice(3, 0, plain_),
+               in_exact() ? apply_op(ShareAmongHeads{layout_, share_.heads}, parts.k_rotated)
+                          : parts.k_rotated.expand(every_head)},
+              3),
           both.slice(3, plain_, plain_ + values_)};
 }
 

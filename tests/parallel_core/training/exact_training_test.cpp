@@ -27,8 +27,8 @@ using testing::small_config;
 using ::testing::StartsWith;
 using testing::Trainer;
 
-const Overrides kExact = {"training_config.exact=True", "model_config.hidden_dropout=0.1",
-                          "model_config.attention_dropout=0.1"};
+const Overrides kExact = {"training_config.exact=True", "model_config.position_embedding_type=rope",
+                          "model_config.hidden_dropout=0.1", "model_config.attention_dropout=0.1"};
 
 std::vector<data::Batch> divided(const AllConfig& config, int64_t step, int64_t rows_each) {
   constexpr int64_t kRows = 8;
