@@ -92,6 +92,17 @@ void check_model(Resolution& r, Refusals& refusals) {
       has_recurrent_layers(m), "model_config.layer_types",
       "linear_attention, conv and mamba compute in chunks of tokens that depend on the layout; "
       "expected full_attention or sliding_attention");
+  refusals.refuse(m.multi_latent_attention, "model_config.multi_latent_attention",
+                  "gradients of its short vectors are summed over heads in another order; set "
+                  "False");
+  refusals.refuse(m.logit_softcap != 0, "model_config.logit_softcap",
+                  "tensor-parallel ranks round its derivative elsewhere; leave it out");
+  refusals.refuse(
+      m.hidden_act == "xielu", "model_config.hidden_act",
+      "gradients of its two numbers are sums over whole micro-batches; expected another "
+      "activation");
+  refusals.refuse(m.layernorm_zero_centered_gamma, "model_config.layernorm_zero_centered_gamma",
+                  "gradients of such gains are sums over whole micro-batches; set False");
   refusals.refuse(m.hyper_connections.enabled, "model_config.enable_hyper_connections",
                   "gradients of their weights are sums over whole micro-batches; set False");
   refusals.refuse(m.score_head, "model_config.score_head",

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -51,7 +52,7 @@ TEST(Exact, TakesWhatHasOneOrder) {
            {kM + "hidden_dropout=0.1", kM + "attention_dropout=0.1"},
            {kOpt + "optimizer_type=Lion"},
            {kOpt + "optimizer_type=SGD"},
-           {kM + "mtp_num_layers=1"},
+           {kM + "mtp_num_layers=1", kM + "position_embedding_type=rope"},
            {"lora_config.use_lora=True"},
            {kMoe + "num_experts=4", kMoe + "moe_router_load_balancing_type=seq_aux_loss",
             kMoe + "moe_aux_loss_coeff=0.01", kP + "expert_model_parallel_size=2"}}) {
@@ -65,6 +66,9 @@ struct Refused {
   std::vector<std::string> overrides;
   std::string fix;
 };
+void PrintTo(const Refused& refused, std::ostream* out) {
+  *out << ::testing::PrintToString(refused.overrides);
+}
 
 std::vector<Refused> refused_of_layouts() {
   return {
@@ -82,9 +86,7 @@ std::vector<Refused> refused_of_layouts() {
       {kP + "context_parallel_size",
        {kP + "context_parallel_size=3", kM + "seq_length=48"},
        "power of two"},
-      {kP + "context_parallel_size",
-       {kP + "context_parallel_size=4", kM + "seq_length=24"},
-       "multiple of 16"},
+      {kP + "context_parallel_size", {kP + "context_parallel_size=16"}, "32 has 8 leaves"},
   };
 }
 
@@ -96,6 +98,16 @@ std::vector<Refused> refused_of_models() {
        {kM + "compute_dtype=bfloat16", kM + "softmax_compute_dtype=bfloat16"},
        "float32"},
       {kM + "layer_types", {kM + "layer_types=[conv, full_attention]"}, "full_attention"},
+      {kM + "logit_softcap", {kM + "logit_softcap=30.0"}, "leave it out"},
+      {kM + "hidden_act", {kM + "hidden_act=xielu"}, "another activation"},
+      {kM + "layernorm_zero_centered_gamma",
+       {kM + "normalization=RMSNorm", kM + "layernorm_zero_centered_gamma=True"},
+       "set False"},
+      {kM + "multi_latent_attention",
+       {kM + "multi_latent_attention=True", kM + "position_embedding_type=rope",
+        kM + "qk_head_dim=8", kM + "qk_pos_emb_head_dim=8", kM + "v_head_dim=8",
+        kM + "num_query_groups=4"},
+       "set False"},
       {kM + "enable_hyper_connections", {kM + "enable_hyper_connections=True"}, "set False"},
       {kMoe + "moe_expert_capacity_factor",
        {kMoe + "num_experts=4", kMoe + "moe_expert_capacity_factor=1.0"},
