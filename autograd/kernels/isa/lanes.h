@@ -48,18 +48,12 @@ class LaneSum {
   /// += x, n elements; every call starts with lane 0.
   template <class C>
   TAPESTRY_INLINE void add(int64_t n, const C* x) {
-    const auto in_all_lanes = [&](const C* in) {
-#pragma GCC unroll 8
-      for (int64_t v = 0; v < kVectors; ++v) {
-        vectors_[v] += load_as<S>(in + v * kLanes<S>);
-      }
-    };
     int64_t i = 0;
     for (; i + kSumLanes <= n; i += kSumLanes) {
-      in_all_lanes(x + i);
+      add_lanes(x + i);
     }
     if (i < n) {
-      in_all_lanes(Rest<C>(n - i, x + i).x);
+      add_lanes(Rest<C>(n - i, x + i).x);
     }
   }
 
@@ -87,19 +81,12 @@ class LaneSum {
   /// += a b, of which the product is not rounded.
   template <class A, class B>
   TAPESTRY_INLINE void add_dot(int64_t n, const A* a, const B* b) {
-    const auto in_all_lanes = [&](const A* left, const B* right) {
-#pragma GCC unroll 8
-      for (int64_t v = 0; v < kVectors; ++v) {
-        const int64_t at = v * kLanes<S>;
-        vectors_[v] = multiply_add(load_as<S>(left + at), load_as<S>(right + at), vectors_[v]);
-      }
-    };
     int64_t i = 0;
     for (; i + kSumLanes <= n; i += kSumLanes) {
-      in_all_lanes(a + i, b + i);
+      add_products(a + i, b + i);
     }
     if (i < n) {
-      in_all_lanes(Rest<A>(n - i, a + i).x, Rest<B>(n - i, b + i).x);
+      add_products(Rest<A>(n - i, a + i).x, Rest<B>(n - i, b + i).x);
     }
   }
 
@@ -171,6 +158,23 @@ class LaneSum {
       }
     }
   };
+
+  // kSumLanes elements.
+  template <class C>
+  TAPESTRY_INLINE void add_lanes(const C* x) {
+#pragma GCC unroll 8
+    for (int64_t v = 0; v < kVectors; ++v) {
+      vectors_[v] += load_as<S>(x + v * kLanes<S>);
+    }
+  }
+  template <class A, class B>
+  TAPESTRY_INLINE void add_products(const A* a, const B* b) {
+#pragma GCC unroll 8
+    for (int64_t v = 0; v < kVectors; ++v) {
+      const int64_t at = v * kLanes<S>;
+      vectors_[v] = multiply_add(load_as<S>(a + at), load_as<S>(b + at), vectors_[v]);
+    }
+  }
 
   vector_t<S> vectors_[kVectors] = {};
 };
