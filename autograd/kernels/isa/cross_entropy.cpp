@@ -30,12 +30,7 @@ TAPESTRY_INLINE C max_of_block(int64_t n, const C* x, C max) {
 /// The sum of exp(x - shift) over at most kBlock elements, in lanes.
 template <class C>
 TAPESTRY_INLINE C exponentials_of_block(int64_t n, const C* x, C shift) {
-  C terms[kBlock];
-  TAPESTRY_VECTOR_LOOP
-  for (int64_t i = 0; i < n; ++i) {
-    terms[i] = exp(x[i] - shift);
-  }
-  return sum_in_lanes<C>(n, terms);
+  return sum_terms_in_lanes<C>(n, [&](int64_t i) { return exp(x[i] - shift); });
 }
 
 /// Over columns [begin, end) of a row: blocks are counted from the first.

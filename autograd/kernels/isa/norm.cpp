@@ -135,6 +135,41 @@ struct RowAverages {
 };
 
 /// First half of the backward pass: averages, and what the row adds to the sums.
+/// One element, V being C, or a vector of them: g and g xhat.
+template <class V>
+struct Slopes {
+  V g;
+  V g_xhat;
+};
+template <class V, class C>
+TAPESTRY_INLINE V read_at(const C* x) {
+  V v;
+  __builtin_memcpy(&v, x, sizeof(v));
+  return v;
+}
+template <class V, class C>
+TAPESTRY_INLINE void write_at(C* y, V v) {
+  __builtin_memcpy(y, &v, sizeof(v));
+}
+template <bool kWeight, int kSums, class V, class C>
+TAPESTRY_INLINE Slopes<V> reduce_at(
+    const C* dy, const C* x, const C* weight, V mean, V rstd, C* g, C* dweight, C* dbias) {
+  const V xhat = (read_at<V>(x) - mean) * rstd;
+  const V slope = read_at<V>(dy);
+  V gw = slope;
+  if constexpr (kWeight) {
+    gw *= read_at<V>(weight);
+  }
+  if constexpr (kSums >= 1) {
+    write_at(dweight, multiply_add(slope, xhat, read_at<V>(dweight)));
+  }
+  if constexpr (kSums >= 2) {
+    write_at(dbias, read_at<V>(dbias) + slope);
+  }
+  write_at(g, gw);
+  return {gw, gw * xhat};
+}
+
 template <bool kWeight, int kSums, class C>
 RowAverages reduce_row(int64_t n,
                        const C* dy,
@@ -145,27 +180,33 @@ RowAverages reduce_row(int64_t n,
                        C* g,
                        C* dweight,
                        C* dbias) {
+  using V = vector_t<C>;
   LaneSum<double> sum_g;
   LaneSum<double> sum_gx;
-  C products[kBlock];
-  for (int64_t done = 0; done < n; done += kBlock) {
-    const int64_t end = done + block_size(n - done);
-    TAPESTRY_VECTOR_LOOP
-    for (int64_t i = done; i < end; ++i) {
-      const C xhat = (x[i] - mean) * rstd;
-      const C slope = dy[i];
-      const C gw = kWeight ? slope * weight[i] : slope;
-      if (kSums >= 1) {
-        dweight[i] += slope * xhat;
-      }
-      if (kSums >= 2) {
-        dbias[i] += slope;
-      }
-      g[i] = gw;
-      products[i - done] = gw * xhat;
+  const V means = broadcast(mean);
+  const V rstds = broadcast(rstd);
+  const int64_t whole = n - n % kSumLanes;
+  for (int64_t i = 0; i < whole; i += kSumLanes) {
+#pragma GCC unroll 8
+    for (int64_t v = 0; v < kSumLanes / kLanes<C>; ++v) {
+      const int64_t at = i + v * kLanes<C>;
+      const Slopes<V> own = reduce_at<kWeight, kSums>(dy + at, x + at, weight + at, means, rstds,
+                                                      g + at, dweight + at, dbias + at);
+      sum_g.add_vector<C>(v, own.g);
+      sum_gx.add_vector<C>(v, own.g_xhat);
     }
-    sum_g.add(end - done, g + done);
-    sum_gx.add(end - done, products);
+  }
+  if (whole < n) {
+    C rest_g[kSumLanes] = {};
+    C rest_gx[kSumLanes] = {};
+    for (int64_t at = whole; at < n; ++at) {
+      const Slopes<C> own = reduce_at<kWeight, kSums>(dy + at, x + at, weight + at, mean, rstd,
+                                                      g + at, dweight + at, dbias + at);
+      rest_g[at - whole] = own.g;
+      rest_gx[at - whole] = own.g_xhat;
+    }
+    sum_g.add(kSumLanes, rest_g);
+    sum_gx.add(kSumLanes, rest_gx);
   }
   return {sum_g.get() / static_cast<double>(n), sum_gx.get() / static_cast<double>(n)};
 }

@@ -96,13 +96,7 @@ double product_in_lanes(int64_t n, const C* x) {
 template <Reducer kReducer, class C>
 [[gnu::noinline]] partial_t<kReducer, C> reduce_chunk(int64_t n, const C* x) {
   using P = partial_t<kReducer, C>;
-  if constexpr (kDouble<kReducer, C> && kReducer == Reducer::kSum) {
-    return sum_in_lanes<double>(n, x);
-  } else if constexpr (kDouble<kReducer, C> && kReducer == Reducer::kSumSquares) {
-    LaneSum<double> sum;
-    sum.add_dot(n, x, x);
-    return sum.get();
-  } else if constexpr (kDouble<kReducer, C> && kReducer == Reducer::kProd) {
+  if constexpr (kDouble<kReducer, C> && kReducer == Reducer::kProd) {
     return product_in_lanes(n, x);
   } else if constexpr (kReducer == Reducer::kSum || kReducer == Reducer::kSumSquares) {
     auto sum = wrapping(P(0));
@@ -152,8 +146,28 @@ void row(int64_t n, const void* x_, void* partial) {
   using C = compute_t<T>;
   using P = partial_t<kReducer, C>;
   const auto* x = static_cast<const T*>(x_);
-  P result = identity<kReducer, P>();
   C chunk[kBlock];
+  if constexpr (kDouble<kReducer, C> &&
+                (kReducer == Reducer::kSum || kReducer == Reducer::kSumSquares)) {
+    LaneSum<double> sum;
+    for (int64_t done = 0; done < n; done += kBlock) {
+      const int64_t m = block_size(n - done);
+      const C* source = chunk;
+      if constexpr (kIsNarrow<T>) {
+        load<T>(m, x + done, 1, chunk);
+      } else {
+        source = x + done;
+      }
+      if constexpr (kReducer == Reducer::kSum) {
+        sum.add(m, source);
+      } else {
+        sum.add_dot(m, source, source);
+      }
+    }
+    *static_cast<P*>(partial) = sum.get();
+    return;
+  }
+  P result = identity<kReducer, P>();
   for (int64_t done = 0; done < n; done += kBlock) {
     const int64_t m = block_size(n - done);
     if constexpr (kIsNarrow<T>) {

@@ -18,8 +18,9 @@ template <class C>
     const C first = a[i];
     const C second = b[i];
     const C s = sign * sin[i];
-    ya[i] = first * cos[i] - second * s;
-    yb[i] = second * cos[i] + first * s;
+    // Which of two products is rounded is not left to the compiler.
+    ya[i] = multiply_add(first, cos[i], -(second * s));
+    yb[i] = multiply_add(second, cos[i], first * s);
   }
 }
 

@@ -223,5 +223,47 @@ TEST(ExactGradients, AreThoseOfTheOp) {
   }
 }
 
+// A pipeline stage may end between the sum and its norm: the gradients cross the border rounded.
+TEST(ExactGradients, OfASumWithItsNormAreThoseOfTwoOps) {
+  const ExactScope scope;
+  for (const DType dtype : {kFloat32, kBFloat16}) {
+    SCOPED_TRACE(name_of(dtype));
+    const Shape shape = {kRows, 53};
+    const auto leaf = [&](const Shape& own, double phase, DType type) {
+      Tensor t = numbers(own, phase).to(type).detach().clone().set_requires_grad();
+      if (own.size() == 1) {
+        t.set_main_grad(zeros(own, kFloat64));
+      }
+      return t;
+    };
+    const auto inputs = [&] {
+      return TensorList{leaf(shape, 1, dtype), leaf(shape, 2, dtype), leaf({53}, 3, kFloat32),
+                        leaf({53}, 4, kFloat32)};
+    };
+    const Tensor dsum = numbers(shape, 5).to(dtype);
+    const Tensor dnormed = numbers(shape, 6).to(dtype);
+
+    const TensorList fused = inputs();
+    const AddNorm out = add_rms_norm(fused[0], fused[1], fused[2], {.x_bias = fused[3]});
+    backward(TensorList{out.sum, out.normed}, TensorList{dsum, dnormed});
+
+    const TensorList apart = inputs();
+    const Tensor block = apart[0].to(kFloat32) + apart[3];
+    const Tensor sum = (apart[1] + block).to(dtype);
+    const Tensor received = sum.detach().clone().set_requires_grad();
+    backward(TensorList{received.view(shape), rms_norm(received, apart[2])},
+             TensorList{dsum, dnormed});
+    sum.backward(received.grad());
+
+    for (int k = 0; k < 2; ++k) {
+      EXPECT_EQ(fused[k].grad().to_vector<float>(), apart[k].grad().to_vector<float>()) << k;
+    }
+    for (int k = 2; k < 4; ++k) {
+      EXPECT_EQ(fused[k].main_grad().to_vector<double>(), apart[k].main_grad().to_vector<double>())
+          << k;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tapestry
