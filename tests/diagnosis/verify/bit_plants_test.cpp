@@ -233,9 +233,10 @@ TEST_F(BitPlants, ABitOfOneRanksMessageIsFoundAtItsStep) {
 
 TEST_F(BitPlants, NoAlarmOverManySteps) {
   constexpr int64_t kMany = 60;
-  write_steps("data", kMany);
+  write_steps("many", kMany);
   const Overrides many = {concat("training_config.training_iters=", kMany),
-                          "training_config.save_interval=100"};
+                          "training_config.save_interval=100",
+                          "dataset_config.step_data_dir=" + dir_.file("many")};
   train(config("one", many));
   train(config("other", testing::joined(many, {"dataset_config.batch_size=1",
                                                "dataset_config.micro_batch_num=4"})));
