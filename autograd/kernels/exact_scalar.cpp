@@ -8,25 +8,25 @@ namespace tapestry::kernels {
 
 namespace {
 
-constexpr int kDigitBits = 32;
-constexpr int64_t kDigitMask = (int64_t{1} << kDigitBits) - 1;
-constexpr int kMantissaBits = 52;
-constexpr int kLowestExponent = -1074;  // of the lowest bit of the lowest digit
+constexpr int kScalarDigitBits = 32;
+constexpr int64_t kScalarDigitMask = (int64_t{1} << kScalarDigitBits) - 1;
+constexpr int kScalarMantissaBits = 52;
+constexpr int kScalarLowestExponent = -1074;  // of the lowest bit of the lowest digit
 
 // Of each digit but the highest what is above 32 bits goes to the next, so that they lie between 0
 // and 2^32; the highest has the sign.
 template <class Digits>
-void carry(Digits& digits) {
+void carry_digits(Digits& digits) {
   for (size_t i = 0; i + 1 < digits.size(); ++i) {
-    digits[i + 1] += digits[i] >> kDigitBits;  // rounds down, also where it is negative
-    digits[i] &= kDigitMask;
+    digits[i + 1] += digits[i] >> kScalarDigitBits;  // rounds down, also where it is negative
+    digits[i] &= kScalarDigitMask;
   }
 }
 
 }  // namespace
 
 void ExactSum::pass_carries() {
-  carry(digits_);
+  carry_digits(digits_);
   room_ = kRoom;
 }
 
@@ -36,16 +36,18 @@ void ExactSum::add(double x) {
     return;
   }
   const auto bits = std::bit_cast<uint64_t>(x);
-  const auto biased = static_cast<int>((bits >> kMantissaBits) & 0x7FF);
-  uint64_t mantissa = bits & ((uint64_t{1} << kMantissaBits) - 1);
-  mantissa |= biased > 0 ? uint64_t{1} << kMantissaBits : 0;
+  const auto biased = static_cast<int>((bits >> kScalarMantissaBits) & 0x7FF);
+  uint64_t mantissa = bits & ((uint64_t{1} << kScalarMantissaBits) - 1);
+  mantissa |= biased > 0 ? uint64_t{1} << kScalarMantissaBits : 0;
   const int shift = biased > 0 ? biased - 1 : 0;  // above the lowest bit of all
-  const auto first = static_cast<size_t>(shift / kDigitBits);
-  const int within = shift % kDigitBits;
+  const auto first = static_cast<size_t>(shift / kScalarDigitBits);
+  const int within = shift % kScalarDigitBits;
   // The mantissa has 53 bits: within three digits.
-  const auto low = static_cast<int64_t>((mantissa << within) & kDigitMask);
-  const auto middle = static_cast<int64_t>((mantissa >> (kDigitBits - within)) & kDigitMask);
-  const auto high = within == 0 ? 0 : static_cast<int64_t>(mantissa >> (2 * kDigitBits - within));
+  const auto low = static_cast<int64_t>((mantissa << within) & kScalarDigitMask);
+  const auto middle =
+      static_cast<int64_t>((mantissa >> (kScalarDigitBits - within)) & kScalarDigitMask);
+  const auto high =
+      within == 0 ? 0 : static_cast<int64_t>(mantissa >> (2 * kScalarDigitBits - within));
   const int64_t sign = x < 0 ? -1 : 1;
   digits_[first] += sign * low;
   digits_[first + 1] += sign * middle;
@@ -99,13 +101,13 @@ double ExactSum::value() const {
     return positive_infinities_ > 0 ? infinity : -infinity;
   }
   auto digits = digits_;
-  carry(digits);
+  carry_digits(digits);
   const bool negative = digits.back() < 0;
   if (negative) {
     for (int64_t& digit : digits) {
       digit = -digit;
     }
-    carry(digits);
+    carry_digits(digits);
   }
   auto top = static_cast<int>(digits.size()) - 1;
   while (top > 0 && digits[static_cast<size_t>(top)] == 0) {
@@ -115,10 +117,10 @@ double ExactSum::value() const {
     return i < 0 ? uint64_t{0} : static_cast<uint64_t>(digits[static_cast<size_t>(i)]);
   };
   // The highest 64 bits that are not zero, and whether any is set below them.
-  const int unused = kDigitBits - static_cast<int>(std::bit_width(digit(top)));
-  uint64_t bits = (digit(top) << kDigitBits | digit(top - 1)) << unused;
-  bits |= (digit(top - 2) << unused) >> kDigitBits;
-  uint64_t below = (digit(top - 2) << unused) & static_cast<uint64_t>(kDigitMask);
+  const int unused = kScalarDigitBits - static_cast<int>(std::bit_width(digit(top)));
+  uint64_t bits = (digit(top) << kScalarDigitBits | digit(top - 1)) << unused;
+  bits |= (digit(top - 2) << unused) >> kScalarDigitBits;
+  uint64_t below = (digit(top - 2) << unused) & static_cast<uint64_t>(kScalarDigitMask);
   for (int i = 0; i < top - 2; ++i) {
     below |= digit(i);
   }
@@ -130,7 +132,7 @@ double ExactSum::value() const {
     ++mantissa;
   }
   // A sum below 2^-1022 has fewer bits than a mantissa: nothing was dropped, nothing is here.
-  const int exponent = kLowestExponent + (top - 1) * kDigitBits - unused + kDropped;
+  const int exponent = kScalarLowestExponent + (top - 1) * kScalarDigitBits - unused + kDropped;
   const double size = std::ldexp(static_cast<double>(mantissa), exponent);
   return negative ? -size : size;
 }

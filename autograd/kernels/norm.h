@@ -55,7 +55,8 @@ void norm_forward(const NormForward& call);
 ///   dx_bias = sum over rows of d.
 /// dsum null: zeros. Each output may be null. d is written in sum_dtype and, if dx is not null,
 /// also in x_dtype. Gradients of parameters are written, or added to what is there if `accumulate`;
-/// d may be dsum, dnormed or sum.
+/// d may be dsum, dnormed or sum. In exact mode rstd (...) and d are rounded to sum_dtype before
+/// they are added or summed.
 struct NormBackward {
   NormShape shape;
   const void* dsum = nullptr;

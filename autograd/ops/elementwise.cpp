@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "autograd/kernels/machine/exact.h"
+#include "autograd/ops/column_gradient.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/tape/op.h"
@@ -31,12 +33,21 @@ struct Broadcast {
 
 struct Add : Broadcast {
   static constexpr OpName name = "add";
+  Tensor bias = {};  // a leaf that is added to every row, whose main_grad may take exact sums
   Tensor forward(const Tensor& a, const Tensor& b) {
     remember(a, b);
+    if (in_exact() && b.is_leaf() && b.requires_grad() && b.dim() == 1 && a.dim() > 1 &&
+        a.shape().back() == b.shape()[0]) {
+      bias = b;
+    }
     return map_binary(name, BinaryOp::kAdd, a, b);
   }
   std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad needs) const {
-    return {needs[0] ? sum_to(dy, a_shape) : Tensor(), needs[1] ? sum_to(dy, b_shape) : Tensor()};
+    Tensor db = needs[1] && bias.defined() ? exact_row_sums(bias, dy) : Tensor();
+    if (needs[1] && !db.defined()) {
+      db = sum_to(dy, b_shape);
+    }
+    return {needs[0] ? sum_to(dy, a_shape) : Tensor(), db};
   }
 };
 

@@ -10,6 +10,11 @@ namespace tapestry::kernels {
 /// cache.
 inline constexpr int64_t kAttentionBlock = 64;
 
+/// Blocks of queries that pass over the keys together, so that a block of keys is read, converted
+/// and packed once for all of them. What is kept for them stays in the second-level cache.
+inline constexpr int64_t kAttentionBlocks = 4;
+inline constexpr int64_t kAttentionChunk = kAttentionBlocks * kAttentionBlock;
+
 /// A part of the forward pass: neighbouring queries of one head. q_begin is a multiple of
 /// kAttentionBlock, and there are at most kAttentionChunk queries.
 struct AttentionRows {
@@ -21,8 +26,8 @@ struct AttentionRows {
 };
 
 /// How a part of the backward pass keeps the sums of leaves apart (AttentionLeaves): `together`
-/// neighbouring leaves at a time, so that their chunks fill a block of queries, and of those before
-/// the sums of whole subtrees.
+/// neighbouring leaves at a time, so that their chunks fill a pass over the keys, and of those
+/// before the sums of whole subtrees.
 struct AttentionLeafSets {
   int64_t leaves = 0;
   int64_t chunk = 0;     // queries
@@ -43,7 +48,7 @@ inline AttentionLeafSets attention_leaf_sets(const AttentionLeaves& leaves, int6
                          .chunk = q_len / 2 / (leaves.count > 0 ? leaves.count : 1)};
   // bfloat16 is multiplied in pairs of queries, which may not reach into the next chunk.
   while (sets.chunk % 2 == 0 && sets.together < sets.leaves &&
-         sets.together * sets.chunk < kAttentionBlock) {
+         2 * sets.together * sets.chunk < kAttentionChunk) {
     sets.together *= 2;
   }
   return sets;
@@ -64,11 +69,6 @@ struct AttentionPart {
   bool want_dq;
   bool want_dkv;
 };
-
-/// Blocks of queries that pass over the keys together, so that a block of keys is read, converted
-/// and packed once for all of them. What is kept for them stays in the second-level cache.
-inline constexpr int64_t kAttentionBlocks = 4;
-inline constexpr int64_t kAttentionChunk = kAttentionBlocks * kAttentionBlock;
 
 /// Channels as the working memory holds them: a whole number of the widest vectors.
 inline constexpr int64_t attention_padded(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }

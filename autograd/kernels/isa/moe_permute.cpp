@@ -261,8 +261,8 @@ compute_t<T> backward_elements(int64_t n, const BackwardRow<T>& row, bool stream
   if constexpr (kDot) {
     for (int64_t part = 0; part < kParts; ++part) {
       const vector_t<C>* of_lines = sums + part;
-      const vector_t<C> all = (of_lines[0] + of_lines[kParts]) +
-                              (of_lines[2 * kParts] + of_lines[3 * kParts]);
+      const vector_t<C> all =
+          (of_lines[0] + of_lines[kParts]) + (of_lines[2 * kParts] + of_lines[3 * kParts]);
       for (int64_t lane = 0; lane < kLane; ++lane) {
         total += all[lane];
       }

@@ -208,6 +208,50 @@ void gradient_row(
   }
 }
 
+/// Rounds the row to the dtype.
+template <class C>
+void round_row(DType dtype, int64_t n, C* row) {
+  if (dtype == kDTypeOf<C>) {
+    return;
+  }
+  for_floating(dtype, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    T rounded[kBlock];
+    for (int64_t done = 0; done < n; done += kBlock) {
+      const int64_t m = block_size(n - done);
+      store_row(m, row + done, rounded);
+      load_row(m, rounded, row + done);
+    }
+  });
+}
+
+/// The second half in exact mode: rounded as where the sum and its norm are ops of their own, as
+/// they are on both sides of a border between pipeline stages. `product` is another row than out.
+template <class C>
+void exact_gradient_row(DType dtype,
+                        int64_t n,
+                        const C* dsum,
+                        const C* g,
+                        const C* x,
+                        C mean,
+                        C rstd,
+                        const RowAverages& averages,
+                        C* product,
+                        C* out) {
+  gradient_row<C>(n, nullptr, g, x, mean, rstd, static_cast<C>(averages.g),
+                  static_cast<C>(averages.g_xhat), product);
+  round_row(dtype, n, product);
+  if (dsum != nullptr) {
+    add_rows<C>(n, dsum, product, nullptr, out);
+    round_row(dtype, n, out);
+  } else if (out != product) {
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t i = 0; i < n; ++i) {
+      out[i] = product[i];
+    }
+  }
+}
+
 template <class C>
 void backward_row(const NormBackward& call, int64_t row, const NormSums& sums, C* buffers) {
   const NormShape& s = call.shape;
@@ -223,7 +267,7 @@ void backward_row(const NormBackward& call, int64_t row, const NormSums& sums, C
   const C rstd = static_cast<const C*>(call.rstd)[row];
   auto* dweight = static_cast<C*>(sums.dweight);
   auto* dbias = static_cast<C*>(sums.dbias);
-  const RowAverages averages =
+  RowAverages averages =
       weight != nullptr ? reduce_row<true>(n, dy, x, weight, mean, rstd, g_row, dweight, dbias)
                         : reduce_row<false>(n, dy, x, weight, mean, rstd, g_row, dweight, dbias);
   if (call.d == nullptr && call.dx == nullptr && sums.dx_bias == nullptr) {
@@ -232,8 +276,13 @@ void backward_row(const NormBackward& call, int64_t row, const NormSums& sums, C
   const C* dsum =
       call.dsum != nullptr ? read_row(s.sum_dtype, n, call.dsum, row, dy_buffer) : nullptr;
   C* out = call.d != nullptr ? output_row(s.sum_dtype, n, call.d, row, out_buffer) : out_buffer;
-  gradient_row(n, dsum, g_row, x, mean, rstd, static_cast<C>(s.centered ? averages.g : 0.0),
-               static_cast<C>(averages.g_xhat), out);
+  averages.g = s.centered ? averages.g : 0.0;
+  if (in_exact()) {
+    exact_gradient_row(s.sum_dtype, n, dsum, g_row, x, mean, rstd, averages, out_buffer, out);
+  } else {
+    gradient_row(n, dsum, g_row, x, mean, rstd, static_cast<C>(averages.g),
+                 static_cast<C>(averages.g_xhat), out);
+  }
   if (sums.dx_bias != nullptr) {
     C* dx_bias = static_cast<C*>(sums.dx_bias);
     TAPESTRY_VECTOR_LOOP

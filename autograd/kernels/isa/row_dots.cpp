@@ -11,8 +11,8 @@ void double_row_dots(
 
 namespace {
 
-// A sum runs in as many lanes as a cache line has elements, at every CPU level: in one vector, or in
-// several where they are shorter.
+// A sum runs in as many lanes as a cache line has elements, at every CPU level: in one vector, or
+// in several where they are shorter.
 template <class C>
 inline constexpr int64_t kDotLanes = 64 / static_cast<int64_t>(sizeof(C));
 inline constexpr int kDotVectors = 64 / kVectorBytes;

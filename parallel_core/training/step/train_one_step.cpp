@@ -18,6 +18,7 @@
 #include "optim/grad_clip.h"
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
+#include "parallel_core/optimizer/exact_norms.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/optimizer/global_norm.h"
 #include "parallel_core/parallel_state.h"
@@ -99,12 +100,47 @@ std::map<std::string, double> gradient_norms_of(const nn::Module& model, bool of
   return norms;
 }
 
+// The same bits in every layout.
+std::map<std::string, double> exact_gradient_norms_of(const nn::Module& model, bool of_experts) {
+  ProcessGroup& group = slices_group(of_experts);
+  std::vector<std::string> names;
+  std::vector<Tensor> slices;  // undefined where another rank counts it
+  for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
+    const nn::ParameterFlags& flags = entry.parameter->flags();
+    if (flags.shared || flags.expert != of_experts) {
+      continue;
+    }
+    const Tensor gradient = entry.parameter->grad();
+    const bool sharded = flags.tp == nn::TensorParallel::kSharded;
+    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
+      const int64_t holders = sharded ? logical.copies : group.size();
+      names.push_back(logical.name);
+      slices.push_back(gradient.defined() && group.rank() % holders == 0 ? logical.view_of(gradient)
+                                                                         : Tensor());
+    }
+  }
+  ExactNorms sums(names.size());
+  for (size_t i = 0; i < slices.size(); ++i) {
+    if (slices[i].defined()) {
+      sums.add(i, slices[i]);
+    }
+  }
+  const std::vector<double> found =
+      sums.result([&](std::span<double> values, ReduceOp op) { reduce_over(group, values, op); });
+  std::map<std::string, double> norms;
+  for (size_t i = 0; i < names.size(); ++i) {
+    norms.emplace(names[i], found[i]);
+  }
+  return norms;
+}
+
 }  // namespace
 
-std::map<std::string, double> logical_gradient_norms(const nn::Module& model) {
-  std::map<std::string, double> norms = gradient_norms_of(model, /*of_experts=*/false);
+std::map<std::string, double> logical_gradient_norms(const nn::Module& model, bool exact) {
+  const auto norms_of = exact ? exact_gradient_norms_of : gradient_norms_of;
+  std::map<std::string, double> norms = norms_of(model, /*of_experts=*/false);
   if (has_experts(model)) {
-    norms.merge(gather_over_experts(gradient_norms_of(model, /*of_experts=*/true)));
+    norms.merge(gather_over_experts(norms_of(model, /*of_experts=*/true)));
   }
   return norms;
 }
@@ -151,11 +187,16 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
     return;
   }
   if (config.optimizer_config.optimizer_in_backward) {
+    check<ValueError>(!config.training_config.exact,
+                      "training_config.exact sums the gradients of all tokens before it rounds "
+                      "them, optimizer_in_backward updates with those of a backward pass; switch "
+                      "one of them off");
     backward_update_.emplace(network_, optimizer_, log_grad_norms_);
   } else {
     gradients_ = &own_gradients_.emplace(
         network_.trained_parameters(),
         OnDemandGradients::Options{.dtype = config.optimizer_config.main_grads_dtype,
+                                   .exact = config.training_config.exact,
                                    .seed = static_cast<uint64_t>(config.training_config.seed)});
   }
 }
@@ -386,7 +427,7 @@ void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResu
   }
   gradients_->gather_gradients();
   if (log_grad_norms_) {
-    for (const auto& [name, norm] : logical_gradient_norms(network_)) {
+    for (const auto& [name, norm] : logical_gradient_norms(network_, gradients_->exact())) {
       result.grad_norms.emplace(name, norm * unscale);
     }
     result.grad_norms = gather_over_pipeline(result.grad_norms);
@@ -416,6 +457,7 @@ double TrainOneStepCell::compute_gradients(const std::vector<data::Batch>& micro
     const PhaseScope phase("reduce_gradients");
     gradients_->finish_reduce();
   }
+  check_exact_sums(*gradients_, position_.seen + 1);
   // Unscaling is left to the pass that updates, unless somebody wants to see the gradients.
   double unscale = 1.0 / result.loss_scale;
   if ((observed || given != nullptr) && unscale != 1) {

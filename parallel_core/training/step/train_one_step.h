@@ -82,8 +82,9 @@ struct StepResult {
 std::map<std::string, Tensor> logical_gradients(const nn::Module& model);
 
 /// Euclidean norm of the gradient of each of the stage's logical tensors, on every rank of the
-/// tensor-parallel group and of that with other experts, which all make the call.
-std::map<std::string, double> logical_gradient_norms(const nn::Module& model);
+/// tensor-parallel group and of that with other experts, which all make the call. `exact`: with the
+/// same bits in every layout, of gradients in float32.
+std::map<std::string, double> logical_gradient_norms(const nn::Module& model, bool exact = false);
 
 /// A step whose loss and norm are known, and which has changed nothing but gradients.
 struct ComputedStep {

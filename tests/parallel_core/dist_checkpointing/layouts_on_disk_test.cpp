@@ -1,5 +1,5 @@
 // What a checkpoint holds does not depend on who wrote it: loaded in one layout after the other and
-// written again, its files stay the same, bit for bit.
+// written again, its files stay the same, bit for bit, and what is in memory has the same hashes.
 #include <gtest/gtest.h>
 
 #include "autograd/io/json.h"
@@ -7,6 +7,7 @@
 #include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/manifest.h"
+#include "parallel_core/dist_checkpointing/stored_hashes.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/pretrain.h"
@@ -68,8 +69,18 @@ class LayoutsOnDisk : public ::testing::TestWithParam<SavedModel> {
     for (int64_t step = 0; step < 3; ++step) {
       trainer.cell({testing::make_batch(trainer.config, 2, 2 * step)});
     }
+    hashes_ = StateHash(*trainer.model, trainer.optimizer.get(), HashedState::kWeightsAndStates)();
+    EXPECT_EQ(StateHash(*trainer.model, trainer.optimizer.get())(), whole_hashes(trainer));
     return write_checkpoint(*trainer.model, trainer.config.model_config, 3, options("start"),
                             trainer.optimizer.get());
+  }
+  // Of whole tensors.
+  static TensorHashes whole_hashes(const Trainer& trainer) {
+    TensorHashes hashes;
+    for (const auto& [name, tensor] : get_logical_state(*trainer.model, trainer.optimizer.get())) {
+      hashes.emplace(name, whole_tensor_hash(tensor));
+    }
+    return hashes;
   }
   CheckpointOptions options(const std::string& name) const {
     CheckpointOptions out;
@@ -91,6 +102,8 @@ class LayoutsOnDisk : public ::testing::TestWithParam<SavedModel> {
       const auto data_parallel = get_data_parallel(config, *model);
       const auto optimizer = get_optimizer(config, *model, data_parallel.get());
       load_optimizer_state(from, *model, *optimizer);
+      StateHash hash(*model, optimizer.get(), HashedState::kWeightsAndStates);
+      EXPECT_EQ(hash(), hashes_);
       const std::string folder =
           write_checkpoint(*model, config.model_config, 3, options(name), optimizer.get());
       if (world->rank() == 0) {
@@ -101,6 +114,7 @@ class LayoutsOnDisk : public ::testing::TestWithParam<SavedModel> {
   }
 
   TempDir dir_;
+  TensorHashes hashes_;  // of what was trained
 };
 
 TEST_P(LayoutsOnDisk, FilesStayTheSame) {
@@ -160,6 +174,32 @@ INSTANTIATE_TEST_SUITE_P(
                    "mine"},
         SavedModel{testing::llama(joined(kMuon, kStreams))},
         SavedModel{joined(kStreams, {"model_config.num_layers=4"}), "mine"}));
+
+TEST(StoredHashes, TellWhichTensorIsNotWhatWasSaved) {
+  const TempDir dir;
+  const StoredHashes stored = {.bit_class = "float32-fma",
+                               .tensors = {{"a", {.low = 1, .high = 2}},
+                                           {"b", {.low = 3, .high = 4}},
+                                           {"b.exp_avg", {.low = 5, .high = 6}}}};
+  EXPECT_FALSE(read_stored_hashes(dir.path()).has_value());
+  std::ofstream(dir.file("hashes.json")) << stored_hashes_text(stored);
+  const std::optional<StoredHashes> read = read_stored_hashes(dir.path());
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->bit_class, "float32-fma");
+  EXPECT_EQ(read->tensors, stored.tensors);
+
+  TensorHashes found = stored.tensors;
+  found.erase("b.exp_avg");  // not loaded
+  check_stored_hashes(*read, found, dir.path());
+  found["b"].low ^= 1;
+  const std::string message =
+      message_of<RuntimeError>([&] { check_stored_hashes(*read, found, dir.path()); });
+  EXPECT_THAT(message, Says("hashes.json has other hashes than b as loaded"));
+
+  std::ofstream(dir.file("hashes.json")) << R"({"class": "float32-fma", "tensors": {"a": "12"}})";
+  EXPECT_THAT(message_of<IoError>([&] { read_stored_hashes(dir.path()); }),
+              Says("hashes.json ... '12' is no hash"));
+}
 
 class StoredState : public ::testing::Test {
  protected:
