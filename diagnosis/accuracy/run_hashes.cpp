@@ -49,11 +49,10 @@ NamedHashes split_hashes(const std::string& text, const std::vector<std::string>
 }
 
 StepHashes step_hashes(const Json& line, const std::vector<std::string>& names) {
-  StepHashes out = {
-      .loss = line.at("loss").get<std::string>(),
-      .grad_norm = line.at("grad_norm").get<std::string>(),
-      .gradients = {},
-      .parameters = split_hashes(line.at("parameters").get<std::string>(), names)};
+  StepHashes out = {.loss = line.at("loss").get<std::string>(),
+                    .grad_norm = line.at("grad_norm").get<std::string>(),
+                    .gradients = {},
+                    .parameters = split_hashes(line.at("parameters").get<std::string>(), names)};
   if (line.contains("gradients")) {  // not those of a step that was not finite
     out.gradients = split_hashes(line.at("gradients").get<std::string>(), names);
   }

@@ -140,7 +140,7 @@ class PlantedBit final : public StepObserver, private Observer {
   int64_t seen_ = 0;
 };
 
-/// Flips a bit of a message of exact sums, once, while it is armed.
+/// Flips a bit of a message of a reduce-scatter of exact sums, once, while it is armed.
 class FlippingTransport final : public Transport {
  public:
   struct Plan {
@@ -159,8 +159,8 @@ class FlippingTransport final : public Transport {
                                  const Envelope& envelope,
                                  const void* data) override {
     const std::scoped_lock lock(plan_->mutex);
-    if (plan_->armed && rank() == plan_->rank && envelope.kind == Envelope::Kind::kData &&
-        envelope.bytes >= kLeastBytes && flips(envelope, data)) {
+    if (plan_->armed && rank() == plan_->rank && carries_gradients(envelope) &&
+        flips(envelope, data)) {
       return inner_->send(destination, envelope, kept_.back().data());
     }
     return inner_->send(destination, envelope, data);
@@ -172,7 +172,12 @@ class FlippingTransport final : public Transport {
   void pause(double idle_seconds) override { inner_->pause(idle_seconds); }
 
  private:
-  static constexpr int64_t kLeastBytes = 4096;  // gradients, not scalars or hashes
+  // Sums that have one owner each; copies of them would be hashed by one of their ranks alone.
+  static bool carries_gradients(const Envelope& envelope) {
+    return envelope.kind == Envelope::Kind::kData &&
+           envelope.label.collective == Collective::kReduceScatter &&
+           envelope.label.dtype == kFloat64;
+  }
 
   // Of a sum in units that is neither 0 nor next to nothing, one of the four highest bits of the
   // mantissa: the rounding to float32 at the end of the step leaves it.
