@@ -48,20 +48,13 @@ NamedHashes split_hashes(const std::string& text, const std::vector<std::string>
   return out;
 }
 
-// The names that a line of hashes.jsonl gives to the steps below it.
-struct HashedNames {
-  std::vector<std::string> weights;
-  std::vector<std::string> gradients;
-};
-
-StepHashes step_hashes(const Json& line, const HashedNames& names) {
-  StepHashes out = {
-      .loss = line.at("loss").get<std::string>(),
-      .grad_norm = line.at("grad_norm").get<std::string>(),
-      .gradients = {},
-      .parameters = split_hashes(line.at("weights").get<std::string>(), names.weights)};
+StepHashes step_hashes(const Json& line, const std::vector<std::string>& names) {
+  StepHashes out = {.loss = line.at("loss").get<std::string>(),
+                    .grad_norm = line.at("grad_norm").get<std::string>(),
+                    .gradients = {},
+                    .parameters = split_hashes(line.at("parameters").get<std::string>(), names)};
   if (line.contains("gradients")) {  // not those of a step that was not finite
-    out.gradients = split_hashes(line.at("gradients").get<std::string>(), names.gradients);
+    out.gradients = split_hashes(line.at("gradients").get<std::string>(), names);
   }
   return out;
 }
@@ -115,7 +108,7 @@ StepHashes read_step_hashes(const std::string& folder, int64_t step) {
   StepHashes out;
   const std::string path = (fs::path(folder) / kHashesFile).string();
   std::ifstream file(path);
-  HashedNames names;
+  std::vector<std::string> names;
   int64_t number = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
@@ -125,8 +118,7 @@ StepHashes read_step_hashes(const std::string& folder, int64_t step) {
     }
     try {
       if (!json.contains("step")) {
-        json.at("weights").get_to(names.weights);
-        json.at("gradients").get_to(names.gradients);
+        json.at("names").get_to(names);
       } else if (json.at("step") == step) {
         out = step_hashes(json, names);  // trained again: the last one counts
       }

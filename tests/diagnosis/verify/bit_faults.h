@@ -51,8 +51,8 @@ inline bool flip_bit(float* values, int64_t n, uint64_t draw, int lowest_bit) {
 }
 
 /// Plants a fault in one step of a run: of a weight before the step, of a gradient before the
-/// update, or in the order of the sum of one element of a product, whose terms it adds from the
-/// last to the first.
+/// update, or in the order of the sums of one product, whose terms it adds from the last to the
+/// first.
 class PlantedBit final : public StepObserver, private Observer {
  public:
   PlantedBit(TrainOneStepCell& cell, std::shared_ptr<BitFault> fault)
@@ -126,14 +126,10 @@ class PlantedBit final : public StepObserver, private Observer {
       for (int64_t k = width - 1; k >= 0; --k) {
         sum = std::fma(a[(i / outputs) * width + k], w[(i % outputs) * width + k], sum);
       }
-      const float before = out[i];
-      if (sum != before && std::abs(sum - before) < 1e-4F * (1 + std::abs(before))) {
-        out[i] = sum;
-        fault_->module = run.module;
-        ++fault_->planted;
-        return;
-      }
+      fault_->planted = sum != out[i] ? 1 : fault_->planted;
+      out[i] = sum;
     }
+    fault_->module = run.module;
   }
 
   static constexpr uint64_t kProducts = 5;
@@ -144,7 +140,7 @@ class PlantedBit final : public StepObserver, private Observer {
   int64_t seen_ = 0;
 };
 
-/// Flips a bit of a message of exact sums, once, while it is armed.
+/// Flips a bit of a message of a reduce-scatter of exact sums, once, while it is armed.
 class FlippingTransport final : public Transport {
  public:
   struct Plan {
@@ -163,8 +159,8 @@ class FlippingTransport final : public Transport {
                                  const Envelope& envelope,
                                  const void* data) override {
     const std::scoped_lock lock(plan_->mutex);
-    if (plan_->armed && rank() == plan_->rank && envelope.kind == Envelope::Kind::kData &&
-        envelope.bytes >= kLeastBytes && flips(envelope, data)) {
+    if (plan_->armed && rank() == plan_->rank && carries_gradients(envelope) &&
+        flips(envelope, data)) {
       return inner_->send(destination, envelope, kept_.back().data());
     }
     return inner_->send(destination, envelope, data);
@@ -176,7 +172,12 @@ class FlippingTransport final : public Transport {
   void pause(double idle_seconds) override { inner_->pause(idle_seconds); }
 
  private:
-  static constexpr int64_t kLeastBytes = 256;
+  // Sums that have one owner each; copies of them would be hashed by one of their ranks alone.
+  static bool carries_gradients(const Envelope& envelope) {
+    return envelope.kind == Envelope::Kind::kData &&
+           envelope.label.collective == Collective::kReduceScatter &&
+           envelope.label.dtype == kFloat64;
+  }
 
   // Of a sum in units that is neither 0 nor next to nothing, one of the four highest bits of the
   // mantissa: the rounding to float32 at the end of the step leaves it.
