@@ -229,6 +229,11 @@ TEST_P(ExactMixtures, SameBitsWithBiases) {
   expect_layout_changes_nothing(GetParam(), {"model_config.mlp_has_bias=True"});
 }
 
+TEST_P(ExactMixtures, SameBitsWithASharedExpert) {
+  expect_layout_changes_nothing(GetParam(), {"model_config.moe_shared_expert_intermediate_size=24",
+                                             "model_config.use_shared_expert_gating=True"});
+}
+
 TEST(ExactMixture, SameBitsAtLevelsWithFusedMultiplyAdd) {
   if (cpu_level() < CpuLevel::kAvx512) {
     GTEST_SKIP() << "the processor has no AVX-512";
