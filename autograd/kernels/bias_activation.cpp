@@ -36,6 +36,17 @@ void bias_activation_backward(const BiasActivationBackward& wanted) {
                  [&](int64_t begin, int64_t end) { run(call, begin, end, nullptr); });
     return;
   }
+  if (call.dbias.exact) {
+    ExactColumns dbias(call.dbias, call.n, true);
+    parallel_for(rows, rows_per_thread(call.n), [&](int64_t begin, int64_t end) {
+      ExactColumnsPart dbiases(dbias);
+      for (int64_t row = begin; row < end; ++row) {
+        run(call, row, row + 1, dbiases.next_row());
+        dbiases.add_row();
+      }
+    });
+    return;
+  }
   const int64_t blocks = row_blocks(rows);
   const int64_t row_bytes = call.n * size_of(compute_dtype(call.dtype));
   const Scratch partial(blocks * row_bytes);

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
 
 #include "autograd/kernels/machine/dtype.h"
+#include "autograd/kernels/machine/scratch.h"
 
 namespace tapestry::kernels {
 
@@ -27,8 +29,48 @@ inline int64_t row_blocks(int64_t rows) {
   return std::clamp<int64_t>(rows / kMinRows, 1, kMaxBlocks);
 }
 
-/// The sums over partial [blocks, n], whose dtype is float32 or float64.
+/// The sums over partial [blocks, n], whose dtype is float32 or float64. Not for exact sums.
 void combine_blocks(
     DType partial_dtype, int64_t blocks, int64_t n, const void* partial, const ColumnSums& sums);
+
+/// Exact sums of n columns, for a kernel that adds the terms of a row to an array: the threads of
+/// its loop have an ExactColumnsPart each, whose rows may be any. Sums that are not `exact` are
+/// made so too, and rounded by finish().
+class ExactColumns {
+ public:
+  /// `wanted`: that of which the kernel has to make terms, also where sums.out is null.
+  ExactColumns(const ColumnSums& sums, int64_t n, bool wanted);
+  /// After the loop.
+  void finish();
+
+ private:
+  friend class ExactColumnsPart;
+  ColumnSums sums_;
+  int64_t n_;
+  bool wanted_;
+  Scratch memory_;
+  double* total_ = nullptr;
+  std::mutex mutex_;
+};
+
+/// The rows of one thread; its sums are added to the whole when it is destroyed.
+class ExactColumnsPart {
+ public:
+  explicit ExactColumnsPart(ExactColumns& whole);
+  ExactColumnsPart(const ExactColumnsPart&) = delete;
+  ExactColumnsPart& operator=(const ExactColumnsPart&) = delete;
+  ~ExactColumnsPart();
+
+  /// n zeros, to which the kernel adds the terms of the next row; null where they are not wanted.
+  float* next_row();
+  /// Rounds them to units and adds them.
+  void add_row();
+
+ private:
+  ExactColumns& whole_;
+  Scratch memory_;
+  double* sums_ = nullptr;
+  float* terms_ = nullptr;
+};
 
 }  // namespace tapestry::kernels

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "autograd/kernels/elementwise/elementwise.h"
+#include "autograd/kernels/exact_sums.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/machine/scratch.h"
 
@@ -60,6 +61,22 @@ void embedding_backward(DType dtype,
   parallel_for(groups, grain, [&](int64_t begin, int64_t end) {
     run(dtype, dy_dtype, begin * kColumns, std::min(end * kColumns, dim), dim, n_ids, order, ids,
         dy, dweight);
+  });
+}
+
+void embedding_exact_sums(
+    DType dy_dtype, int64_t n_ids, int64_t dim, const int64_t* ids, const void* dy, double* sums) {
+  // Threads share the columns: a cache line is 8 sums.
+  constexpr int64_t kColumns = 8;
+  const int64_t groups = (dim + kColumns - 1) / kColumns;
+  const int64_t grain = std::max<int64_t>(kGrainSize / (std::max<int64_t>(n_ids, 1) * kColumns), 1);
+  parallel_for(groups, grain, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kColumns;
+    const int64_t count = std::min(end * kColumns, dim) - first;
+    for (int64_t i = 0; i < n_ids; ++i) {
+      const char* row = static_cast<const char*>(dy) + (i * dim + first) * size_of(dy_dtype);
+      add_columns_to_exact(dy_dtype, 1, count, row, dim, sums + ids[i] * dim + first);
+    }
   });
 }
 

@@ -31,6 +31,11 @@ void embedding_backward(DType dtype,
                         const void* dy,
                         void* dweight);
 
+/// The same as exact sums (exact_sums.h): sums float64 [vocab, dim], to which each of the rows is
+/// added as a term.
+void embedding_exact_sums(
+    DType dy_dtype, int64_t n_ids, int64_t dim, const int64_t* ids, const void* dy, double* sums);
+
 // For embedding.cpp: columns [begin, end); `order` has equal ids together, in ascending places.
 TAPESTRY_DECLARE_PER_ISA(void embedding_backward_columns(DType dtype,
                                                          DType dy_dtype,

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <mutex>
 
+#include "autograd/kernels/exact_sums.h"
 #include "autograd/kernels/gated_norm_rows.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/machine/scratch.h"
@@ -38,6 +40,44 @@ void for_rows(const GatedNormShape& s, const Body& body) {
   });
 }
 
+/// The gain's gradient as exact sums, of which the share of a group in a row is a term: groups of a
+/// row may be on several ranks. `gain` [size] in compute type or null.
+void exact_backward(const GatedNormBackward& call, const void* gain, int64_t size) {
+  const GatedNormShape& s = call.shape;
+  assert(computed(s) == kFloat32);
+  GatedNormBackward rows = call;
+  Scratch repeated;
+  if (s.gain_is_shared && gain != nullptr) {
+    repeated = Scratch(s.n * size_of(kFloat32));
+    for (int64_t at = 0; at < s.n; at += size) {
+      std::memcpy(static_cast<float*>(repeated.get()) + at, gain,
+                  static_cast<size_t>(size * size_of(kFloat32)));
+    }
+    rows.gain = repeated.get();
+  }
+  rows.shape.gain_is_shared = false;
+  const auto run = TAPESTRY_DISPATCH(gated_norm_backward_rows);
+  std::mutex mutex;
+  auto* sums = static_cast<double*>(call.dgain.out);
+  for_rows(s, [&](int64_t begin, int64_t end, void* memory) {
+    const Scratch terms_memory(s.n * size_of(kFloat32) + size * size_of(kFloat64));
+    auto* own = static_cast<double*>(terms_memory.get());
+    auto* terms = reinterpret_cast<float*>(own + size);
+    std::fill(own, own + size, 0.0);
+    for (int64_t row = begin; row < end; ++row) {
+      std::fill(terms, terms + s.n, 0.0F);
+      run(rows, row, row + 1, terms, memory);
+      for (int64_t at = 0; at < s.n; at += size) {
+        TAPESTRY_DISPATCH(add_row_to_exact)(size, terms + at, own);
+      }
+    }
+    const std::scoped_lock lock(mutex);
+    for (int64_t i = 0; i < size; ++i) {
+      sums[i] += own[i];
+    }
+  });
+}
+
 }  // namespace gated_norms
 
 }  // namespace
@@ -65,6 +105,10 @@ void gated_norm_backward(const GatedNormBackward& call) {
     gated_norms::for_rows(s, [&](int64_t begin, int64_t end, void* memory) {
       run(rows, begin, end, nullptr, memory);
     });
+    return;
+  }
+  if (call.dgain.exact) {
+    gated_norms::exact_backward(rows, gain.get(), size);
     return;
   }
   const int64_t blocks = row_blocks(s.rows);

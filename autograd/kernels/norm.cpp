@@ -22,6 +22,33 @@ int64_t item_of(const NormShape& s) { return size_of(compute_dtype(s.sum_dtype))
 
 Scratch row_buffers(const NormShape& s) { return Scratch(kNormRowBuffers * s.n * item_of(s)); }
 
+using BackwardRows = void (*)(const NormBackward&, int64_t, int64_t, const NormSums&, void*);
+
+/// With parameters' gradients of which some are exact sums: the share of a row is a term.
+void exact_norm_backward(const NormBackward& rows, bool with_dweight, BackwardRows run) {
+  const NormShape& s = rows.shape;
+  assert(compute_dtype(s.sum_dtype) == kFloat32);
+  ExactColumns dweight(rows.dweight, s.n, with_dweight);
+  ExactColumns dbias(rows.dbias, s.n, false);
+  ExactColumns dx_bias(rows.dx_bias, s.n, false);
+  parallel_for(s.rows, rows_per_thread(s.n), [&](int64_t begin, int64_t end) {
+    const Scratch buffers = row_buffers(s);
+    ExactColumnsPart dweights(dweight);
+    ExactColumnsPart dbiases(dbias);
+    ExactColumnsPart dx_biases(dx_bias);
+    for (int64_t row = begin; row < end; ++row) {
+      run(rows, row, row + 1, {dweights.next_row(), dbiases.next_row(), dx_biases.next_row()},
+          buffers.get());
+      dweights.add_row();
+      dbiases.add_row();
+      dx_biases.add_row();
+    }
+  });
+  dweight.finish();
+  dbias.finish();
+  dx_bias.finish();
+}
+
 }  // namespace
 
 void norm_forward(const NormForward& call) {
@@ -56,6 +83,10 @@ void norm_backward(const NormBackward& call) {
       const Scratch buffers = row_buffers(s);
       run(rows, begin, end, NormSums{nullptr, nullptr, nullptr}, buffers.get());
     });
+    return;
+  }
+  if (call.dweight.exact || call.dbias.exact || call.dx_bias.exact) {
+    exact_norm_backward(rows, with_dweight, run);
     return;
   }
   const int64_t blocks = row_blocks(s.rows);

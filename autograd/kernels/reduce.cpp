@@ -59,19 +59,23 @@ void reduce_blocks(Reducer reducer,
       columns(reducer, dtype, count, inner, w, from, out);
     }
   };
-  // Few long sums are cut along n too.
+  // Few long sums are shared out along n too. Many are cut there as well, for the same order.
   constexpr int64_t kEnoughTasks = 32;
   const int64_t rows_per_block = std::max<int64_t>(1, kRowBlock / width);
-  const int64_t cuts =
-      tasks >= kEnoughTasks ? 1 : std::max<int64_t>(1, ceil_div(n, rows_per_block));
-  if (cuts == 1) {
+  const int64_t cuts = std::max<int64_t>(1, ceil_div(n, rows_per_block));
+  if (cuts == 1 || tasks >= kEnoughTasks) {
     parallel_for(tasks, grain_for(n * width), [&](int64_t begin, int64_t end) {
       int64_t partials[kColumnBlock];
+      int64_t next[kColumnBlock];
       for (int64_t task = begin; task < end; ++task) {
         const int64_t o = task / column_blocks;
         const int64_t j = task % column_blocks * kColumnBlock;
         const int64_t w = std::min(kColumnBlock, inner - j);
-        one(o, 0, n, j, w, partials);
+        one(o, 0, std::min(rows_per_block, n), j, w, partials);
+        for (int64_t first = rows_per_block; first < n; first += rows_per_block) {
+          one(o, first, std::min(rows_per_block, n - first), j, w, next);
+          merge(reducer, dtype, w, next, partials);
+        }
         finish(o * inner + j, w, partials);
       }
     });

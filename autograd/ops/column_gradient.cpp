@@ -1,5 +1,7 @@
 #include "autograd/ops/column_gradient.h"
 
+#include "autograd/kernels/exact_sums.h"
+#include "autograd/ops/rows.h"
 #include "autograd/tape/main_grad.h"
 #include "autograd/tensor/factory.h"
 
@@ -23,6 +25,17 @@ Tensor column_gradient(
   const Tensor gradient = empty({n}, dtype);
   out = {gradient.raw(), dtype, false};
   return gradient;
+}
+
+Tensor exact_row_sums(const Tensor& parameter, const Tensor& dy) {
+  const Tensor sums = exact_main_grad(parameter);
+  if (sums.defined()) {
+    const Tensor rows = dense(dy);
+    const int64_t n = parameter.numel();
+    kernels::add_columns_to_exact(rows.dtype(), n == 0 ? 0 : rows.numel() / n, n, rows.raw(), n,
+                                  sums.data<double>());
+  }
+  return sums;
 }
 
 }  // namespace tapestry

@@ -12,4 +12,9 @@ namespace tapestry {
 Tensor column_gradient(
     const Tensor& parameter, DType dtype, int64_t n, bool needed, kernels::ColumnSums& out);
 
+/// Where `parameter` takes exact sums (exact_main_grad), adds the rows of dy [.., n], n elements of
+/// the parameter, of which each row is a term, and returns its gradient. Else undefined, and
+/// nothing done.
+Tensor exact_row_sums(const Tensor& parameter, const Tensor& dy);
+
 }  // namespace tapestry

@@ -41,6 +41,13 @@ struct Embedding {
     return y;
   }
   std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad /*needs*/) const {
+    if (const Tensor sums = exact_main_grad(leaf); sums.defined()) {
+      const Tensor rows = dense(dy);
+      const Tensor positions = ids;
+      kernels::embedding_exact_sums(dy.dtype(), positions.numel(), dy.shape().back(),
+                                    positions.data<int64_t>(), rows.raw(), sums.data<double>());
+      return {sums, Tensor()};
+    }
     if (dy.dtype() != kFloat64) {
       if (const auto [buffer, overwrite] = main_grad_target(leaf); buffer.defined()) {
         if (overwrite) {  // only some rows get anything below

@@ -1,6 +1,11 @@
 #include "autograd/ops/exact_runs.h"
 
+#include <algorithm>
+
+#include "autograd/ops/blas_matrix.h"
 #include "autograd/ops/map.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/tensor/dtype.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {
@@ -22,6 +27,39 @@ std::vector<kernels::SumRun> tree_runs_of_pieces(int64_t k, int64_t pieces, int6
     }
   }
   return out;
+}
+
+bool sums_by_runs(std::span<const kernels::SumRun> runs, DType dtype) {
+  return in_exact() && !runs.empty() && is_floating(dtype) && dtype != kFloat64;
+}
+
+void tree_product(const Tensor& a,
+                  const Tensor& b,
+                  std::span<const kernels::SumRun> runs,
+                  const Tensor& y,
+                  double beta) {
+  const int64_t k = b.size(0);
+  check<ValueError>(!runs.empty() && runs.back().end == k, "exact mode: the sum of ", describe(b),
+                    " is cut for an axis of ", runs.empty() ? 0 : runs.back().end);
+  if (y.numel() == 0) {
+    return;
+  }
+  const Tensor rows = blas_layout(a.reshape({a.numel() / std::max<int64_t>(1, k), k}));
+  const Tensor columns = blas_layout(b);
+  const BlasMatrix left = as_blas_matrix(rows, {});
+  const BlasMatrix right = as_blas_matrix(columns, {});
+  kernels::tree_gemm({.dtype = a.dtype(),
+                      .c_dtype = y.dtype(),
+                      .trans_a = left.transposed,
+                      .trans_b = right.transposed,
+                      .m = left.rows,
+                      .n = right.columns,
+                      .k = k,
+                      .lda = left.leading,
+                      .ldb = right.leading,
+                      .beta = beta,
+                      .ldc = right.columns},
+                     runs, left.data, right.data, y.raw());
 }
 
 TokenRuns token_runs(int64_t rows, bool apart) {

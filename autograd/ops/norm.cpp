@@ -284,8 +284,10 @@ struct AddAndNorm {
     }
     const Tensor dx = needs[0] ? d.to(x_dtype) : Tensor();
     const Tensor offset = x_bias;
-    const Tensor doffset =
-        needs[4] ? sum_to(tapestry::widen(d), offset.shape()).to(offset.dtype()) : Tensor();
+    Tensor doffset = needs[4] ? exact_row_sums(offset, d) : Tensor();
+    if (needs[4] && !doffset.defined()) {
+      doffset = sum_to(tapestry::widen(d), offset.shape()).to(offset.dtype());
+    }
     return {dx, needs[1] ? d : Tensor(), parts[1], parts[2], doffset};
   }
 };

@@ -150,6 +150,27 @@ bool give_to_main_grad(const Tensor& leaf, Tensor& gradient) {
   return true;
 }
 
+bool give_exact_sums(const Tensor& leaf, Tensor& sums, bool own) {
+  LeafState* state = open_main_grad(leaf);
+  if (state == nullptr || state->main_grad.dtype() != kFloat64 || leaf.dtype() == kFloat64) {
+    return false;
+  }
+  check_contribution(sums, leaf);
+  if (own && !state->main_grad.storage()) {
+    state->main_grad_is_fresh = false;
+    state->main_grad = std::move(sums);
+  } else {
+    detail::open_main_grad_storage(*state);
+    if (std::exchange(state->main_grad_is_fresh, false)) {
+      detail::convert_into(sums, state->main_grad);
+    } else {
+      detail::sum_into(state->main_grad, sums, state->main_grad);
+    }
+  }
+  sums = state->main_grad;
+  return true;
+}
+
 void reset_main_grad(const Tensor& leaf, const RandomKey& rounding) {
   LeafState* state = leaf.defined() ? leaf_state(leaf) : nullptr;
   check<RuntimeError>(state != nullptr && state->main_grad.defined(),

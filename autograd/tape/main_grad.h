@@ -63,6 +63,12 @@ void attach_main_grad(const Tensor& leaf, DType dtype);
 /// nothing done, where add_to_main_grad has an undefined result.
 bool give_to_main_grad(const Tensor& leaf, Tensor& gradient);
 
+/// Adds exact sums that an op has made beside the main_grad of a leaf (exact_main_grad): float64 of
+/// its shape, contiguous. With `own` nobody else holds them, and a main_grad without memory takes
+/// over theirs. `sums` is then the main_grad, for the op to return. False, and nothing done, where
+/// exact_main_grad is undefined.
+bool give_exact_sums(const Tensor& leaf, Tensor& sums, bool own);
+
 namespace detail {
 
 /// Gives main_grad memory if it has none.

@@ -2,14 +2,53 @@
 
 #include <type_traits>
 
+#include "autograd/kernels/isa/lanes.h"
 #include "autograd/kernels/isa/row_io.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
 void cross_entropy_rows(const CrossEntropyForward& call, int64_t begin, int64_t end);
 void cross_entropy_backward_rows(const CrossEntropyBackward& call, int64_t begin, int64_t end);
+void cross_entropy_maximum_rows(
+    const CrossEntropyShape& s, const void* logits, void* maxima, int64_t begin, int64_t end);
+void cross_entropy_exponential_rows(const CrossEntropyExponentials& call,
+                                    int64_t begin,
+                                    int64_t end);
 
 namespace {
+
+/// `max` or the largest of n elements, if that is more.
+template <class C>
+TAPESTRY_INLINE C max_of_block(int64_t n, const C* x, C max) {
+#pragma omp simd reduction(max : max)
+  for (int64_t i = 0; i < n; ++i) {
+    max = x[i] > max ? x[i] : max;
+  }
+  return max;
+}
+
+/// The sum of exp(x - shift) over at most kBlock elements, in lanes.
+template <class C>
+TAPESTRY_INLINE C exponentials_of_block(int64_t n, const C* x, C shift) {
+  C terms[kBlock];
+  TAPESTRY_VECTOR_LOOP
+  for (int64_t i = 0; i < n; ++i) {
+    terms[i] = exp(x[i] - shift);
+  }
+  return sum_in_lanes<C>(n, terms);
+}
+
+/// Over columns [begin, end) of a row: blocks are counted from the first.
+template <class T, class C = compute_t<T>>
+double exponentials_of_leaf(int64_t begin, int64_t end, const T* x, C shift) {
+  C block[kBlock];
+  double sum = 0;
+  for (int64_t done = begin; done < end; done += kBlock) {
+    const int64_t m = block_size(end - done);
+    sum += exponentials_of_block(m, read_block(m, x + done, block), shift);
+  }
+  return sum;
+}
 
 /// One pass over the row: each block's maximum, then the sum of its exponentials, carried in
 /// float64 around the largest maximum so far. The row is read from memory once.
@@ -23,11 +62,7 @@ double logsumexp_row(int64_t n, const T* x) {
   for (int64_t done = 0; done < n; done += kBlock) {
     const int64_t m = block_size(n - done);
     const C* in = read_block(m, x + done, block);
-    C block_max = -infinity;
-#pragma omp simd reduction(max : block_max)
-    for (int64_t i = 0; i < m; ++i) {
-      block_max = in[i] > block_max ? in[i] : block_max;
-    }
+    const C block_max = max_of_block(m, in, -infinity);
     if (block_max > max) {
       sum *= max == -infinity || block_max == infinity
                  ? 1.0
@@ -35,12 +70,7 @@ double logsumexp_row(int64_t n, const T* x) {
       max = block_max;
     }
     const C shift = max - max != 0 ? C(0) : max;
-    C partial = 0;
-#pragma omp simd reduction(+ : partial)
-    for (int64_t i = 0; i < m; ++i) {
-      partial += exp(in[i] - shift);
-    }
-    sum += partial;
+    sum += exponentials_of_block(m, in, shift);
   }
   return __builtin_log(sum) + (max - max != 0 ? 0.0 : static_cast<double>(max));
 }
@@ -96,6 +126,53 @@ void cross_entropy_rows(const CrossEntropyForward& call, int64_t begin, int64_t 
         loss = lse - logit;
       }
       static_cast<C*>(call.loss)[row] = static_cast<C>(loss);
+    }
+  });
+}
+
+void cross_entropy_maximum_rows(
+    const CrossEntropyShape& s, const void* logits, void* maxima, int64_t begin, int64_t end) {
+  for_floating(s.dtype, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    using C = compute_t<T>;
+    C block[kBlock];
+    for (int64_t row = begin; row < end; ++row) {
+      const T* x = static_cast<const T*>(logits) + row * s.vocab;
+      C max = -static_cast<C>(__builtin_inf());
+      for (int64_t done = 0; done < s.valid_vocab; done += kBlock) {
+        const int64_t m = block_size(s.valid_vocab - done);
+        max = max_of_block(m, read_block(m, x + done, block), max);
+      }
+      static_cast<C*>(maxima)[row] = max;
+    }
+  });
+}
+
+void cross_entropy_exponential_rows(const CrossEntropyExponentials& call,
+                                    int64_t begin,
+                                    int64_t end) {
+  const CrossEntropyShape& s = call.shape;
+  const auto border = [&](int64_t leaf) {
+    const int64_t at = leaf * s.vocab / call.leaves;
+    return at < s.valid_vocab ? at : s.valid_vocab;
+  };
+  for_floating(s.dtype, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    using C = compute_t<T>;
+    for (int64_t row = begin; row < end; ++row) {
+      const T* x = static_cast<const T*>(call.logits) + row * s.vocab;
+      const C max = static_cast<const C*>(call.maxima)[row];
+      const C shift = max - max != 0 ? C(0) : max;
+      double sums[kSumLeaves];
+      for (int64_t leaf = 0; leaf < call.leaves; ++leaf) {
+        sums[leaf] = exponentials_of_leaf(border(leaf), border(leaf + 1), x, shift);
+      }
+      for (int64_t count = call.leaves / 2; count > 0; count /= 2) {
+        for (int64_t i = 0; i < count; ++i) {
+          sums[i] = sums[2 * i] + sums[2 * i + 1];
+        }
+      }
+      call.sums[row] = sums[0];
     }
   });
 }

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "autograd/kernels/gated_norm_rows.h"
+#include "autograd/kernels/isa/lanes.h"
 #include "autograd/kernels/isa/row_io.h"
 
 // Rows pass through buffers of the type computed in, unless they are of it, so that there is one
@@ -45,13 +46,25 @@ void row_to(DType dtype, int64_t n, const C* out, void* rows, int64_t offset) {
 
 template <class C>
 double sum_of_squares(int64_t n, const C* u) {
-  double sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) {
-    const double value = u[i];
-    sum += value * value;
+  LaneSum<double> sum;
+  sum.add_dot(n, u, u);
+  return sum.get();
+}
+
+/// The sum of slope (u rstd).
+template <class C>
+double dot_with_normed(int64_t n, const C* slope, const C* u, C rstd) {
+  LaneSum<double> sum;
+  C normed[kBlock];
+  for (int64_t done = 0; done < n; done += kBlock) {
+    const int64_t m = block_size(n - done);
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t i = 0; i < m; ++i) {
+      normed[i] = u[done + i] * rstd;
+    }
+    sum.add_dot(m, slope + done, normed);
   }
-  return sum;
+  return sum.get();
 }
 
 /// u of a whole row: x itself, or x silu(z) in `buffer`.
@@ -191,11 +204,7 @@ void backward_row(const GatedNormBackward& call, int64_t row, C* dgains, C* buff
         slope[i] *= gain[i];
       }
     }
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < s.group; ++i) {
-      sum += static_cast<double>(slope[i]) * static_cast<double>(own[i] * rstd);
-    }
+    const double sum = dot_with_normed(s.group, slope, own, rstd);
     if (call.dmean_squares != nullptr) {
       static_cast<C*>(call.dmean_squares)[row * groups + g] =
           static_cast<C>(-0.5 * static_cast<double>(rstd) * static_cast<double>(rstd) * sum);

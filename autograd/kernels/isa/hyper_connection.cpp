@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "autograd/kernels/isa/lanes.h"
 #include "autograd/kernels/isa/row_io.h"
 #include "autograd/kernels/isa/stream_gates.h"
 #include "autograd/kernels/isa/stream_products.h"
@@ -44,13 +45,9 @@ void write_columns(DType dtype, void* y, int64_t offset, int64_t n, const C* val
 
 template <class C>
 void sum_squares(int64_t n, const C* x, double& sum) {
-  double own = 0;
-#pragma omp simd reduction(+ : own)
-  for (int64_t k = 0; k < n; ++k) {
-    const double value = x[k];
-    own += value * value;
-  }
-  sum += own;
+  LaneSum<double> own;
+  own.add_dot(n, x, x);
+  sum += own.get();
 }
 
 template <class C>

@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "autograd/kernels/isa/lanes.h"
 #include "autograd/kernels/isa/row_io.h"
 #include "autograd/kernels/norm_rows.h"
 
@@ -45,16 +46,16 @@ void write_row(DType dtype, int64_t n, const C* out, void* rows, int64_t row) {
   });
 }
 
-/// Sum of x (power 1), or of (x - center)^2 (power 2), in float64.
+/// Sum of x (power 1), or of (x - center)^2 (power 2), in float64 and in lanes.
 template <int kPower, class C>
 double sum_row(int64_t n, const C* x, double center) {
-  double sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) {
-    const double d = x[i] - center;
-    sum += kPower == 1 ? d : d * d;
+  LaneSum<double> sum;
+  if constexpr (kPower == 1) {
+    sum.add(n, x);
+  } else {
+    sum.add_squares(n, x, center);
   }
-  return sum;
+  return sum.get();
 }
 
 /// The mean is given in two parts: rounding it would shift all results where it is large.
@@ -144,24 +145,29 @@ RowAverages reduce_row(int64_t n,
                        C* g,
                        C* dweight,
                        C* dbias) {
-  double sum_g = 0;
-  double sum_gx = 0;
-#pragma omp simd reduction(+ : sum_g, sum_gx)
-  for (int64_t i = 0; i < n; ++i) {
-    const C xhat = (x[i] - mean) * rstd;
-    const C slope = dy[i];
-    const C gw = kWeight ? slope * weight[i] : slope;
-    if (kSums >= 1) {
-      dweight[i] += slope * xhat;
+  LaneSum<double> sum_g;
+  LaneSum<double> sum_gx;
+  C products[kBlock];
+  for (int64_t done = 0; done < n; done += kBlock) {
+    const int64_t end = done + block_size(n - done);
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t i = done; i < end; ++i) {
+      const C xhat = (x[i] - mean) * rstd;
+      const C slope = dy[i];
+      const C gw = kWeight ? slope * weight[i] : slope;
+      if (kSums >= 1) {
+        dweight[i] += slope * xhat;
+      }
+      if (kSums >= 2) {
+        dbias[i] += slope;
+      }
+      g[i] = gw;
+      products[i - done] = gw * xhat;
     }
-    if (kSums >= 2) {
-      dbias[i] += slope;
-    }
-    g[i] = gw;
-    sum_g += gw;
-    sum_gx += gw * xhat;
+    sum_g.add(end - done, g + done);
+    sum_gx.add(end - done, products);
   }
-  return {sum_g / static_cast<double>(n), sum_gx / static_cast<double>(n)};
+  return {sum_g.get() / static_cast<double>(n), sum_gx.get() / static_cast<double>(n)};
 }
 
 template <bool kWeight, class C>

@@ -1,6 +1,7 @@
 // Reductions of one block, and y += a x.
 #include "autograd/kernels/isa/elementwise_loops.h"
 #include "autograd/kernels/isa/elementwise_stored.h"
+#include "autograd/kernels/isa/lanes.h"
 #include "autograd/kernels/reduce_partial.h"
 
 // Lets the sum, product, ... of a loop be formed in any order.
@@ -75,11 +76,35 @@ TAPESTRY_INLINE P identity() {
   }
 }
 
+template <class C>
+double product_in_lanes(int64_t n, const C* x) {
+  double lane[kSumLanes];
+  for (double& product : lane) {
+    product = 1;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    lane[i % kSumLanes] *= static_cast<double>(x[i]);
+  }
+  double product = 1;
+  for (const double part : lane) {
+    product *= part;
+  }
+  return product;
+}
+
 /// At most kBlock contiguous elements.
 template <Reducer kReducer, class C>
 [[gnu::noinline]] partial_t<kReducer, C> reduce_chunk(int64_t n, const C* x) {
   using P = partial_t<kReducer, C>;
-  if constexpr (kReducer == Reducer::kSum || kReducer == Reducer::kSumSquares) {
+  if constexpr (kDouble<kReducer, C> && kReducer == Reducer::kSum) {
+    return sum_in_lanes<double>(n, x);
+  } else if constexpr (kDouble<kReducer, C> && kReducer == Reducer::kSumSquares) {
+    LaneSum<double> sum;
+    sum.add_dot(n, x, x);
+    return sum.get();
+  } else if constexpr (kDouble<kReducer, C> && kReducer == Reducer::kProd) {
+    return product_in_lanes(n, x);
+  } else if constexpr (kReducer == Reducer::kSum || kReducer == Reducer::kSumSquares) {
     auto sum = wrapping(P(0));
     TAPESTRY_SIMD_REDUCTION(+, sum)
     for (int64_t i = 0; i < n; ++i) {

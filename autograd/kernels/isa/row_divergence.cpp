@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "autograd/kernels/isa/lanes.h"
 #include "autograd/kernels/isa/row_io.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
@@ -15,7 +16,7 @@ namespace {
 template <class C>
 TAPESTRY_INLINE C log_of_mixture(C p, C q, C beta) {
   const C least = kSame<C, float> ? C(0x1p-126) : C(0x1p-1022);
-  const C mixture = (C(1) - beta) * p + beta * q;
+  const C mixture = multiply_add(beta, q, (C(1) - beta) * p);
   return log(mixture > least ? mixture : least);
 }
 
@@ -35,23 +36,22 @@ struct DivergenceSums {
 
 template <class C>
 DivergenceSums block_sums(int64_t m, const C* x, const C* y, const DivergenceRow<C>& row) {
-  C divergence = 0;
-  C mean = 0;
+  C terms[kBlock];
   if (row.beta == 0) {
-#pragma omp simd reduction(+ : divergence)
+    TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < m; ++i) {
       const C t = y[i] * row.scale - row.other_log_sum;
-      divergence += exp(t) * (t - (x[i] * row.scale - row.log_sum));
+      terms[i] = exp(t) * (t - (x[i] * row.scale - row.log_sum));
     }
   } else if (row.beta == 1) {
-#pragma omp simd reduction(+ : divergence)
+    TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < m; ++i) {
       const C s = x[i] * row.scale - row.log_sum;
-      divergence += exp(s) * (s - (y[i] * row.scale - row.other_log_sum));
+      terms[i] = exp(s) * (s - (y[i] * row.scale - row.other_log_sum));
     }
-    mean = divergence;
   } else {
-#pragma omp simd reduction(+ : divergence, mean)
+    C own_terms[kBlock];
+    TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < m; ++i) {
       const C s = x[i] * row.scale - row.log_sum;
       const C t = y[i] * row.scale - row.other_log_sum;
@@ -59,11 +59,13 @@ DivergenceSums block_sums(int64_t m, const C* x, const C* y, const DivergenceRow
       const C q = exp(t);
       const C log_m = log_of_mixture(p, q, row.beta);
       const C own = (C(1) - row.beta) * p * (s - log_m);
-      divergence += row.beta * q * (t - log_m) + own;
-      mean += own;
+      terms[i] = multiply_add(row.beta * q, t - log_m, own);
+      own_terms[i] = own;
     }
+    return {sum_in_lanes<C>(m, terms), sum_in_lanes<C>(m, own_terms)};
   }
-  return {static_cast<double>(divergence), static_cast<double>(mean)};
+  const double divergence = sum_in_lanes<C>(m, terms);
+  return {divergence, row.beta == 1 ? divergence : 0.0};
 }
 
 // out = factor times the gradient for x / temperature; out may be x.

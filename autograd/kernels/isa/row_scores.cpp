@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "autograd/kernels/isa/lanes.h"
 #include "autograd/kernels/isa/row_io.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
@@ -43,23 +44,22 @@ struct RowSums {
 
 template <bool kTempered, class C>
 void add_block(int64_t m, const C* in, C temperature, C shift, RowSums& sums) {
-  C e = 0;
-  C e_distance = 0;
-  C e_square = 0;
-  C logits = 0;
-#pragma omp simd reduction(+ : e, e_distance, e_square, logits)
+  C values[kBlock];
+  C distances[kBlock];
+  TAPESTRY_VECTOR_LOOP
   for (int64_t i = 0; i < m; ++i) {
     const C distance = tempered<kTempered>(in[i], temperature) - shift;
-    const C value = exp(distance);
-    e += value;
-    e_distance += value * not_below_lowest(distance);
-    e_square += value * value;
-    logits += in[i];
+    values[i] = exp(distance);
+    distances[i] = not_below_lowest(distance);
   }
-  sums.e += e;
-  sums.e_distance += e_distance;
-  sums.e_square += e_square;
-  sums.logits += logits;
+  LaneSum<C> e_distance;
+  e_distance.add_dot(m, values, distances);
+  LaneSum<C> e_square;
+  e_square.add_dot(m, values, values);
+  sums.e += sum_in_lanes<C>(m, values);
+  sums.e_distance += e_distance.get();
+  sums.e_square += e_square.get();
+  sums.logits += sum_in_lanes<C>(m, in);
 }
 
 /// Whether no column has more than the label's, and none before it as much: the label's is `max`.

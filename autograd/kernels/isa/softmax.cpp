@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "autograd/kernels/isa/lanes.h"
 #include "autograd/kernels/isa/row_io.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
@@ -42,22 +43,12 @@ RowStatistics<C> row_statistics(int64_t n, const T* x, bool finite_shift, C* exp
   for (int64_t done = 0; done < n; done += kBlock) {
     const int64_t m = block_size(n - done);
     const C* in = read_block(m, x + done, block);
-    C partial = 0;
-    if (exponentials != nullptr) {
-      C* out = exponentials + done;
-#pragma omp simd reduction(+ : partial)
-      for (int64_t i = 0; i < m; ++i) {
-        const C e = exp(in[i] - shift);
-        out[i] = e;
-        partial += e;
-      }
-    } else {
-#pragma omp simd reduction(+ : partial)
-      for (int64_t i = 0; i < m; ++i) {
-        partial += exp(in[i] - shift);
-      }
+    C* out = exponentials != nullptr ? exponentials + done : block;
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t i = 0; i < m; ++i) {
+      out[i] = exp(in[i] - shift);
     }
-    sum += partial;
+    sum += sum_in_lanes<C>(m, out);
   }
   return {max, shift, sum};
 }
@@ -116,20 +107,13 @@ void backward_row(bool logarithm, int64_t n, const T* y, const T* dy, T* dx) {
   for (int64_t done = 0; done < n; done += kBlock) {
     const int64_t m = block_size(n - done);
     const C* g = read_block(m, dy + done, dy_block);
-    C partial = 0;
+    LaneSum<C> partial;
     if (logarithm) {
-#pragma omp simd reduction(+ : partial)
-      for (int64_t i = 0; i < m; ++i) {
-        partial += g[i];
-      }
+      partial.add(m, g);
     } else {
-      const C* p = read_block(m, y + done, y_block);
-#pragma omp simd reduction(+ : partial)
-      for (int64_t i = 0; i < m; ++i) {
-        partial += p[i] * g[i];
-      }
+      partial.add_dot(m, read_block(m, y + done, y_block), g);
     }
-    sum += partial;
+    sum += partial.get();
   }
   const auto total = static_cast<C>(sum);
   for (int64_t done = 0; done < n; done += kBlock) {

@@ -2,6 +2,7 @@
 #include "autograd/kernels/statistics.h"
 
 #include "autograd/kernels/isa/elementwise_stored.h"
+#include "autograd/kernels/isa/lanes.h"
 
 // Lets the sum, maximum, ... of a loop be formed in any order.
 #if defined(_OPENMP)
@@ -51,14 +52,23 @@ template <class C>
   C smallest = x[0];
   double sum = 0;
   double squares = 0;
-  TAPESTRY_SIMD_REDUCTIONS(reduction(max : largest) reduction(min : smallest)
-                               reduction(+ : sum, squares))
+  TAPESTRY_SIMD_REDUCTIONS(reduction(max : largest) reduction(min : smallest))
   for (int64_t i = 0; i < n; ++i) {
     largest = x[i] > largest ? x[i] : largest;
     smallest = x[i] < smallest ? x[i] : smallest;
-    const auto value = static_cast<double>(x[i]);
-    sum += value;
-    squares += value * value;
+  }
+  if constexpr (kFloating<C>) {
+    LaneSum<double> square_sum;
+    square_sum.add_dot(n, x, x);
+    squares = square_sum.get();
+    sum = sum_in_lanes<double>(n, x);
+  } else {
+    TAPESTRY_SIMD_REDUCTIONS(reduction(+ : sum, squares))
+    for (int64_t i = 0; i < n; ++i) {
+      const auto value = static_cast<double>(x[i]);
+      sum += value;
+      squares += value * value;
+    }
   }
   if (is_finite(squares)) {  // so is every element
     into->max = static_cast<double>(largest) > into->max ? static_cast<double>(largest) : into->max;

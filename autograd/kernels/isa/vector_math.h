@@ -43,6 +43,14 @@ TAPESTRY_INLINE float multiply_add(float a, float b, float c) {
 #endif
 }
 
+TAPESTRY_INLINE double multiply_add(double a, double b, double c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 /// a^2 - s, s = a * a rounded: the rounding error of the square (Dekker's product without FMA).
 TAPESTRY_INLINE float square_error(float a, float s) {
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)

@@ -144,6 +144,8 @@ struct ShortConvolution {
     const Tensor dbias =
         needs[2] ? column_gradient(offset, offset.dtype(), offset.numel(), true, to.dbias)
                  : Tensor();
+    check<RuntimeError>(!to.dweight.exact && !to.dbias.exact,
+                        "short_convolution has no exact gradients of its weight and bias");
     kernels::short_convolution_backward(in.problem, to);
     return {dx, dweight.defined() && dweight.dim() == 1 ? dweight.view(parameter.shape()) : dweight,
             dbias, dprevious, Tensor()};

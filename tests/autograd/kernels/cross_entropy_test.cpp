@@ -128,5 +128,116 @@ TEST(CrossEntropy, SameForAnyTeam) {
   });
 }
 
+TEST(CrossEntropy, ExactModeHasTheSameBitsAtEveryLevel) {
+  for (const DType dtype : {kFloat32, kBFloat16}) {
+    for (const Case& c : {Case{5, 1, 1}, Case{4, 23, 19}, Case{7, 333, 300}, Case{3, 5003, 5000}}) {
+      expect_same_at_fused_levels([&] {
+        const Array logits = random_array(dtype, c.rows * c.vocab, 1, 3);
+        const std::vector<int64_t> labels = labels_of(c);
+        const Array dloss = random_array(kFloat32, c.rows, 2);
+        Array loss(kFloat32, c.rows);
+        Array lse(kFloat32, c.rows);
+        Array dlogits(dtype, c.rows * c.vocab);
+        const kernels::CrossEntropyShape shape{dtype, c.rows, c.vocab, c.valid, kIgnore};
+        kernels::cross_entropy({shape, logits.data(), labels.data(), loss.data(), lse.data()});
+        kernels::cross_entropy_backward(
+            {shape, logits.data(), labels.data(), lse.data(), dloss.data(), dlogits.data()});
+        return std::vector<Array>{loss, lse, dlogits};
+      });
+    }
+  }
+}
+
+// What ranks do that have so many leaves of the vocabulary each.
+std::vector<Array> in_shares(const Case& c, const Array& logits, int64_t ranks) {
+  const int64_t own = c.vocab / ranks;
+  const std::vector<int64_t> labels = labels_of(c);
+  Doubles maxima(c.rows, -std::numeric_limits<double>::infinity());
+  Doubles label_logits(c.rows);
+  std::vector<Array> shares;
+  const auto shape_of = [&](int64_t rank) {
+    return kernels::CrossEntropyShape{logits.dtype(), c.rows, own,
+                                      std::clamp<int64_t>(c.valid - rank * own, 0, own), kIgnore};
+  };
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    Array share(logits.dtype(), c.rows * own);
+    std::vector<int64_t> own_labels(labels);
+    for (int64_t i = 0; i < c.rows; ++i) {
+      for (int64_t j = 0; j < own; ++j) {
+        share.set(i * own + j, logits[i * c.vocab + rank * own + j]);
+      }
+      if (labels[i] != kIgnore) {
+        own_labels[i] = labels[i] / own == rank ? labels[i] % own : -1;
+      }
+    }
+    Array own_maxima(kFloat32, c.rows);
+    Array own_logits(kFloat32, c.rows);
+    kernels::cross_entropy_maxima(shape_of(rank), share.data(), own_maxima.data());
+    kernels::cross_entropy_label_logits(shape_of(rank), share.data(), own_labels.data(),
+                                        own_logits.data());
+    for (int64_t i = 0; i < c.rows; ++i) {
+      maxima[i] = std::max(maxima[i], own_maxima[i]);
+      label_logits[i] += own_logits[i];
+    }
+    shares.push_back(share);
+  }
+  const Array all_maxima(kFloat32, maxima);
+  std::vector<Doubles> sums(ranks, Doubles(c.rows));
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    kernels::cross_entropy_exponentials({.shape = shape_of(rank),
+                                         .logits = shares[rank].data(),
+                                         .maxima = all_maxima.data(),
+                                         .leaves = kSumLeaves / ranks,
+                                         .sums = sums[rank].data()});
+  }
+  for (int64_t count = ranks / 2; count > 0; count /= 2) {  // the rest of the tree
+    for (int64_t rank = 0; rank < count; ++rank) {
+      for (int64_t i = 0; i < c.rows; ++i) {
+        sums[rank][i] = sums[2 * rank][i] + sums[2 * rank + 1][i];
+      }
+    }
+  }
+  Array loss(kFloat32, c.rows);
+  Array lse(kFloat32, c.rows);
+  const Array all_label_logits(kFloat32, label_logits);
+  kernels::cross_entropy_finish({.shape = {logits.dtype(), c.rows, 0, 0, kIgnore},
+                                 .maxima = all_maxima.data(),
+                                 .sums = sums[0].data(),
+                                 .label_logits = all_label_logits.data(),
+                                 .labels = labels.data(),
+                                 .loss = loss.data(),
+                                 .lse = lse.data()});
+  return {loss, lse};
+}
+
+TEST(CrossEntropy, ExactModeHasTheSameBitsWhereRanksShareTheVocabulary) {
+  const ExactScope scope;
+  for (const DType dtype : {kFloat32, kBFloat16}) {
+    // The last ranks may have padding alone; leaves need not be equal.
+    for (const Case& c : {Case{7, 40, 9}, Case{6, 1000, 1000}, Case{6, 5064, 4000}}) {
+      const Array logits = random_array(dtype, c.rows * c.vocab, 1, 3);
+      const std::vector<int64_t> labels = labels_of(c);
+      Array loss(kFloat32, c.rows);
+      Array lse(kFloat32, c.rows);
+      const kernels::CrossEntropyShape shape{dtype, c.rows, c.vocab, c.valid, kIgnore};
+      kernels::cross_entropy({shape, logits.data(), labels.data(), loss.data(), lse.data()});
+      for (const int64_t ranks : {1, 2, 4, 8}) {
+        const std::vector<Array> shared = in_shares(c, logits, ranks);
+        EXPECT_TRUE(shared[0].same_bits(loss)) << ranks << " ranks, vocabulary " << c.vocab;
+        EXPECT_TRUE(shared[1].same_bits(lse)) << ranks << " ranks, vocabulary " << c.vocab;
+      }
+    }
+  }
+}
+
+TEST(CrossEntropy, ExactModeMatchesTheFormula) {
+  const ExactScope scope;
+  for_each_dtype([](DType dtype) {
+    for (const Case& c : {Case{4, 1, 1}, Case{7, 333, 300}, Case{3, 2000, 2000}}) {
+      expect_matches(c, random_array(dtype, c.rows * c.vocab, 1, 3));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tapestry::testing

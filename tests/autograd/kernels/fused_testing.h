@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "autograd/kernels/machine/dtype.h"
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "tests/cpu_levels.h"
 
@@ -171,6 +172,31 @@ void expect_same_for_any_team(const Body& body) {
     }
   }
   set_num_threads(before);
+}
+
+/// body() returns the arrays it computed; in exact mode the bits must be the same at every level
+/// that fuses multiply-adds, and for teams of one and of several.
+template <class Body>
+void expect_same_at_fused_levels(const Body& body) {
+  const ExactScope scope;
+  const CpuLevelGuard guard(CpuLevel::kAvx2);
+  if (cpu_level() != CpuLevel::kAvx2) {
+    return;
+  }
+  const int before = num_threads();
+  set_num_threads(1);
+  const std::vector<Array> expected = body();
+  set_num_threads(3);
+  set_cpu_level(CpuLevel::kAmx);
+  const std::vector<Array> got = body();
+  set_num_threads(before);
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    for (int64_t j = 0; j < got[i].size(); ++j) {
+      ASSERT_TRUE(got[i][j] == expected[i][j] || (got[i][j] != got[i][j]))
+          << "output " << i << "[" << j << "] is " << got[i][j] << ", not " << expected[i][j];
+    }
+  }
 }
 
 }  // namespace tapestry::testing

@@ -9,6 +9,8 @@
 #include <set>
 #include <unordered_set>
 
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/shape_ops.h"
@@ -228,6 +230,18 @@ class ThreadsGuard {
 
  private:
   int previous_;
+};
+
+// Puts the CPU level back.
+class LevelGuard {
+ public:
+  explicit LevelGuard(CpuLevel level) : previous_(cpu_level()) { set_cpu_level(level); }
+  LevelGuard(const LevelGuard&) = delete;
+  LevelGuard& operator=(const LevelGuard&) = delete;
+  ~LevelGuard() { set_cpu_level(previous_); }
+
+ private:
+  CpuLevel previous_;
 };
 
 // -------------------------------------------------------------------------------------- the suite
@@ -497,6 +511,37 @@ TEST_P(OpSuite, OneThreadAndTwoGiveTheSameBits) {
       }
       for (size_t k = 0; k < one.gradients.size(); ++k) {
         EXPECT_TRUE(same_bits(one.gradients[k], two.gradients[k])) << "gradient " << k;
+      }
+    }
+  }
+}
+
+// Of all vectors that fuse multiply-adds. bfloat16 in pairs rounds otherwise by design.
+TEST_P(OpSuite, ExactModeHasTheSameBitsAtEveryLevel) {
+  if (cpu_level() < CpuLevel::kAvx512 || !is_compiled(CpuLevel::kAvx2)) {
+    GTEST_SKIP() << "there is only one such level here";
+  }
+  const auto at_level = [&](CpuLevel level, const OpSample& sample, DType dtype) {
+    const LevelGuard guard(level);
+    const ExactScope scope;
+    manual_seed(3);
+    return run(sample, dtype, Layout::kContiguous);
+  };
+  for (size_t i = 0; i < samples().size(); ++i) {
+    for (const DType dtype : {kFloat32, kBFloat16}) {
+      const OpSample& sample = samples()[i];
+      SCOPED_TRACE(concat(trace(i, sample), ", ", name_of(dtype)));
+      if (std::find(sample.refused.begin(), sample.refused.end(), dtype) != sample.refused.end()) {
+        continue;
+      }
+      const Outcome narrow = at_level(CpuLevel::kAvx2, sample, dtype);
+      const Outcome wide = at_level(CpuLevel::kAvx512, sample, dtype);
+      ASSERT_EQ(narrow.gradients.size(), wide.gradients.size());
+      for (size_t k = 0; k < narrow.outputs.size(); ++k) {
+        EXPECT_TRUE(same_bits(narrow.outputs[k], wide.outputs[k])) << "output " << k;
+      }
+      for (size_t k = 0; k < narrow.gradients.size(); ++k) {
+        EXPECT_TRUE(same_bits(narrow.gradients[k], wide.gradients[k])) << "gradient " << k;
       }
     }
   }
