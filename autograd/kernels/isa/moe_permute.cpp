@@ -228,6 +228,21 @@ struct BackwardRow {
   const T* ahead;
 };
 
+/// a b + c, fused where the level can: left to the compiler, it would depend on the vectors that it
+/// makes of a loop.
+template <class C>
+TAPESTRY_INLINE C fused(C a, C b, C c) {
+#if defined(__FMA__)
+  if constexpr (kSame<C, float>) {
+    return __builtin_fmaf(a, b, c);
+  } else {
+    return __builtin_fma(a, b, c);
+  }
+#else
+  return a * b + c;
+#endif
+}
+
 /// dx = gate dy and the result dy . x, in several sums: one would wait for each of its additions.
 /// They have four lines of lanes at every CPU level, which are added in one order.
 template <bool kDot, bool kScale, class T>
@@ -270,7 +285,7 @@ compute_t<T> backward_elements(int64_t n, const BackwardRow<T>& row, bool stream
   }
   for (; i < n; ++i) {
     if constexpr (kDot) {
-      total += get(row.dy[i]) * get(row.x[i]);
+      total = fused(C(get(row.dy[i])), C(get(row.x[i])), total);
     }
     if constexpr (kScale) {
       put(get(row.dy[i]) * row.gate, row.dx[i]);

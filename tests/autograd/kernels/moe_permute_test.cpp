@@ -210,5 +210,37 @@ TEST(MoePermuteKernel, LargeResultsHaveTheBitsOfThoseOffTheLines) {
   });
 }
 
+TEST(MoePermuteKernel, SameBitsAtLevelsWithFusedMultiplyAdd) {
+  if (cpu_level() < CpuLevel::kAvx512) {
+    GTEST_SKIP() << "no AVX-512 here";
+  }
+  for_each_dtype([](DType dtype) {
+    for (const int64_t n : {5, 64, 150}) {
+      for (const int64_t topk : {1, 2, 3}) {
+        const RowsOfTokens map = scattered(40, topk, 7);
+        const Array rows = random_array(dtype, map.rows * n, 1);
+        const Array tokens = random_array(dtype, map.tokens * n, 2);
+        const Array gates = random_array(statistics_dtype(dtype), map.tokens * topk, 3);
+        const auto results = [&](CpuLevel level) {
+          const CpuLevelGuard guard(level);
+          std::vector<Array> out = {Array(dtype, map.tokens * n), Array(dtype, map.rows * n),
+                                    Array(statistics_dtype(dtype), map.tokens * topk)};
+          kernels::unpermute_rows(
+              {dtype, map.view(), n, rows.data(), n, gates.data(), out[0].data()});
+          kernels::unpermute_rows_backward({dtype, map.view(), n, rows.data(), n, gates.data(),
+                                            tokens.data(), n, out[1].data(), out[2].data()});
+          return out;
+        };
+        const std::vector<Array> wide = results(CpuLevel::kAvx512);
+        const std::vector<Array> narrow = results(CpuLevel::kAvx2);
+        for (size_t i = 0; i < wide.size(); ++i) {
+          EXPECT_TRUE(wide[i].same_bits(narrow[i]))
+              << i << " " << name_of(dtype) << " " << n << " " << topk;
+        }
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tapestry::testing

@@ -61,5 +61,20 @@ TEST(RowDots, ARowsResultsDependOnNothingElse) {
   set_num_threads(threads);
 }
 
+TEST(RowDots, SameBitsAtLevelsWithFusedMultiplyAdd) {
+  if (cpu_level() < CpuLevel::kAvx512) {
+    GTEST_SKIP() << "no AVX-512 here";
+  }
+  for (const DType dtype : {kFloat32, kFloat64}) {
+    for (const int64_t n : {1, 15, 16, 23, 130}) {
+      const Array x = random_array(dtype, 9 * n, 1);
+      const Array w = random_array(dtype, 13 * n, 2);
+      const Array wide = dots(dtype, 9, 13, n, x, w);
+      const CpuLevelGuard guard(CpuLevel::kAvx2);
+      EXPECT_TRUE(dots(dtype, 9, 13, n, x, w).same_bits(wide)) << n;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tapestry::testing
