@@ -3,9 +3,12 @@
 
 #include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/map.h"
+#include "autograd/ops/matmul.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/tape/engine.h"
 #include "autograd/tape/main_grad.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
 #include "parallel_core/tensor_parallel/layers.h"
 #include "parallel_core/tensor_parallel/row_linear.h"
 #include "tests/parallel_core/parallel_testing.h"
@@ -355,6 +358,32 @@ INSTANTIATE_TEST_SUITE_P(Layouts,
                                            Case{4, false, false, kBFloat16},
                                            Case{4, true, true, kBFloat16}),
                          name_of_case);
+
+TEST(ExactRefusals, NameWhatHasNoExactSums) {
+  const ExactScope scope;
+  const Tensor x = ones({1, 2, 8});
+  const ParallelLinearSpec plain{.input_size = 8,
+                                 .output_size = 8,
+                                 .weight = {whole("w.weight", {8, 8}, InitMethod::normal(1))}};
+  ParallelLinearSpec copied = plain;
+  copied.weight[0].logical.copies = 2;
+  EXPECT_THROW(ColumnParallelLinear(copied).forward(x), ValueError);
+  ParallelLinearSpec unfused = plain;
+  unfused.precision = {.compute = kBFloat16, .fused = false};
+  EXPECT_THROW(ColumnParallelLinear(unfused).forward(x), ValueError);
+  ParallelLinearSpec thirds = plain;
+  thirds.layout.size = 3;
+  EXPECT_THROW(ColumnParallelLinear(thirds).forward(x), ValueError);
+  EXPECT_THROW(RowParallelLinear(thirds).forward(x), ValueError);
+  ColumnParallelLinear layer(plain);
+  const Tensor in = ones({1, 2, 8}).set_requires_grad();
+  EXPECT_THROW(
+      grad(layer.forward(in).output, {in}, ones({1, 2, 8}), BackwardOptions{.create_graph = true}),
+      RuntimeError);
+  // Sums over tokens that no op has made of terms.
+  attach_main_grad(layer.weight(), kFloat64);
+  EXPECT_THROW(matmul(x, layer.weight().t()).backward(ones({1, 2, 8})), RuntimeError);
+}
 
 TEST(ExactRuns, LeavesOfARankAreThoseOfTheWhole) {
   const auto all = tree_runs(20);
