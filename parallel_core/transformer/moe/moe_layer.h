@@ -28,6 +28,10 @@ class SharedExpertGate;
 /// tokens travel to their experts. With moe_pad_expert_input_to_capacity each rank sends as many
 /// rows to every expert as this may keep, some of them zeros, so that all messages have one size;
 /// nothing else changes. The balance losses are injected into the gradient (aux_loss.h).
+///
+/// In exact mode (autograd/kernels/machine/exact.h) rows travel sorted by expert and by the leaf of
+/// their token (token_leaves.h), whose shares are the terms of the experts' gradients; what ranks
+/// sum over slices is float32; and balance losses are sums over sequences.
 class MoELayer final : public MlpBlock {
  public:
   /// `layer_number` counts from 1. ValueError, naming the key, for a configuration that cannot be

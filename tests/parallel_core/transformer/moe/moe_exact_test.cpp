@@ -13,6 +13,7 @@
 #include "autograd/ops/ops.h"
 #include "parallel_core/transformer/moe/aux_loss.h"
 #include "parallel_core/transformer/moe/moe_layer.h"
+#include "parallel_core/transformer/moe/token_leaves.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/transformer/moe/mixture_testing.h"
 
@@ -244,6 +245,31 @@ TEST_P(ExactMixtures, SameBitsWithASharedExpert) {
   ExactLayout layout = GetParam();
   layout.shared_expert = true;
   expect_layout_changes_nothing(layout, {"model_config.compute_dtype=bfloat16"});
+}
+
+TEST(ExactMixture, LeavesAreRunsOfASequence) {
+  GroupTokens tokens = {.total = 64, .rows = 2, .seq_length = 32, .numbers = {34, 35, 0, 1}};
+  const TokenLeaves leaves = token_leaves(tokens);
+  EXPECT_EQ(leaves.count, 2);
+  EXPECT_EQ(leaves.of_token, (std::vector<int32_t>{0, 0, 1, 1}));
+  EXPECT_EQ(experts_and_leaves(std::vector<int32_t>{3, 0, 1, 2}, 1, leaves),
+            (std::vector<int32_t>{6, 0, 3, 5}));
+  tokens.numbers = {34, 35, 0};
+  EXPECT_THROW(token_leaves(tokens), ValueError);
+  tokens = {.total = 24, .rows = 1, .seq_length = 24, .numbers = {0, 1}};
+  EXPECT_EQ(token_leaves(tokens).count, 0);
+}
+
+TEST(ExactMixture, ProductsCheckTheirRows) {
+  const ExactScope scope;
+  const Tensor x = ones({4, 6});
+  const Tensor weight = ones({2, 5, 6});
+  EXPECT_EQ(expert_product(x, weight, {{1, 4}, {1, 4}}, {}).shape(), (Shape{4, 5}));
+  EXPECT_THROW(expert_product(ones({4, 5}), weight, {{1, 4}}, {}), ValueError);
+  EXPECT_THROW(expert_product(x, weight, {{1, 3}}, {}), ValueError);
+  EXPECT_THROW(expert_product(x, weight, {{1, 4}, {1, 3}}, {}), ValueError);
+  EXPECT_THROW(add_expert_bias(x, ones({2, 5}), {0, 0, 1, 1}), ValueError);
+  EXPECT_THROW(add_expert_bias(x, ones({2, 6}), {0, 1, 1}), ValueError);
 }
 
 TEST(ExactMixture, SameBitsAtLevelsWithFusedMultiplyAdd) {
