@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <set>
@@ -17,17 +18,16 @@
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
 #include "nn/parameter_runs.h"
-#include "parallel_core/comm/sum_over.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/dist_checkpointing/slice_runs.h"
 #include "parallel_core/dist_checkpointing/stored_tensors.h"
 #include "parallel_core/parallel_state.h"
-#include "parallel_core/parameter_ranks.h"
 
 namespace tapestry {
 
-// What this rank adds to the hash of a logical tensor: numbers of its slice.
+// What this rank has of a logical tensor: numbers of its slice.
 struct HashTarget {
   nn::LogicalTensor logical;
   ElementRange range;
@@ -45,11 +45,6 @@ struct HashSource {
 namespace {
 
 constexpr int64_t kHashPiece = 65536;  // elements that a thread takes at once
-
-// Elements [begin, end) of n that this rank of a group takes, where all have all of them.
-ElementRange own_share(const ProcessGroup& group, int64_t n) {
-  return {n * group.rank() / group.size(), n * (group.rank() + 1) / group.size()};
-}
 
 // The logical tensors of a parameter, also of one that has not been told.
 std::vector<nn::LogicalTensor> logical_of(const nn::Module::NamedParameter& entry) {
@@ -104,23 +99,19 @@ void add_source(const HashSource& source, std::vector<TensorHash>& sums) {
   }
 }
 
-// Sums modulo 2^64 over ranks: of 32 bits each, which float64s add without rounding.
-void sum_hashes_over(ProcessGroup& group, std::vector<TensorHash>& hashes) {
-  std::vector<double> words;
-  words.reserve(4 * hashes.size());
-  for (const TensorHash& hash : hashes) {
-    for (const uint64_t half : {hash.low, hash.high}) {
-      words.push_back(static_cast<double>(half & 0xFFFFFFFFU));
-      words.push_back(static_cast<double>(half >> 32U));
-    }
+// The words of all ranks, one rank's after the other's.
+std::vector<uint64_t> all_gather_words(ProcessGroup& group, const std::vector<uint64_t>& own) {
+  if (group.size() == 1 || own.empty()) {
+    return own;
   }
-  sum_over(group, words);
-  const auto half = [&](size_t i) {
-    return static_cast<uint64_t>(words[i]) + (static_cast<uint64_t>(words[i + 1]) << 32U);
-  };
-  for (size_t i = 0; i < hashes.size(); ++i) {
-    hashes[i] = {.low = half(4 * i), .high = half(4 * i + 2)};
-  }
+  const auto count = static_cast<int64_t>(own.size());
+  const Tensor mine = empty({count}, kInt64);
+  const Tensor all = empty({count * group.size()}, kInt64);
+  std::memcpy(mine.raw(), own.data(), own.size() * sizeof(uint64_t));
+  group.all_gather(all, mine);
+  std::vector<uint64_t> words(static_cast<size_t>(all.numel()));
+  std::memcpy(words.data(), all.raw(), words.size() * sizeof(uint64_t));
+  return words;
 }
 
 uint64_t mixed(uint64_t x) {
@@ -134,6 +125,19 @@ void absorb(TensorHash& hash, uint64_t word) {
   hash.high = mixed(hash.high + std::rotl(word, 31)) ^ hash.low;
 }
 
+// A number for which elements of its logical tensor a rank holds; never 0, which is none.
+uint64_t part_of(const HashTarget& target) {
+  TensorHash hash;
+  absorb(hash, static_cast<uint64_t>(target.range.begin));
+  absorb(hash, static_cast<uint64_t>(target.range.end));
+  for (const Shape* sizes : {&target.logical.offset, &target.logical.local_shape()}) {
+    for (const int64_t size : *sizes) {
+      absorb(hash, static_cast<uint64_t>(size));
+    }
+  }
+  return hash.low | 1U;
+}
+
 }  // namespace
 
 struct StateHash::State {
@@ -141,18 +145,16 @@ struct StateHash::State {
   ProcessGroup* world = nullptr;
   std::vector<HashSource> sources;
   std::vector<std::string> names;      // of the whole model, sorted: a slot each
-  std::vector<TensorHash> unchanging;  // of this rank's share of what is not trained
+  std::vector<uint64_t> parts;         // of each rank, which part of each tensor it has
+  std::vector<TensorHash> unchanging;  // of this rank's part of what is not trained
+  std::vector<std::string> differing;
   bool knows_unchanging = false;
 
   void add(HashSource source,
            const std::vector<nn::LogicalTensor>& tensors,
            const std::string& state,
-           ElementRange part,
-           bool of_expert) {
+           ElementRange part) {
     for (const nn::LogicalTensor& logical : tensors) {
-      if (!writes_slice(logical, of_expert)) {
-        continue;  // another rank has the same
-      }
       HashTarget target{.logical = logical,
                         .range = nn::range_in_part(logical, part.begin, part.size())};
       if (!state.empty()) {
@@ -175,7 +177,7 @@ struct StateHash::State {
       return {{own.first, own.first + own.count}, own.first};
     }
     const nn::Parameter& parameter = *entry.parameter;
-    return {own_share(copies_group(parameter.flags().expert), parameter.numel()), 0};
+    return {{0, parameter.numel()}, 0};
   }
 
   void add_tensor(const nn::Module::NamedParameter& entry,
@@ -183,22 +185,21 @@ struct StateHash::State {
                   const TensorOf& tensor_of) {
     const auto [part, first] = own_part(entry, &optimizer);
     add({.values = [tensor_of, entry] { return tensor_of(entry); }, .first = first},
-        logical_of(entry), "", part, entry.parameter->flags().expert);
+        logical_of(entry), "", part);
   }
 
   void add_parameter(const nn::Module::NamedParameter& entry,
                      const optim::Optimizer* optimizer,
                      HashedState what) {
     const nn::Parameter& parameter = *entry.parameter;
-    const bool of_expert = parameter.flags().expert;
     const bool updated = optimizer != nullptr && !optimizer->is_fixed(entry.name);
     const auto [part, first] = own_part(entry, optimizer);
     const std::vector<nn::LogicalTensor> tensors = logical_of(entry);
     const auto values = [optimizer, updated, name = entry.name, values = &parameter] {
       return updated ? optimizer->own_main_param(name) : Tensor(*values);
     };
-    add({.values = values, .first = first, .changes = parameter.requires_grad()}, tensors, "", part,
-        of_expert);
+    add({.values = values, .first = first, .changes = parameter.requires_grad()}, tensors, "",
+        part);
     if (!updated || what == HashedState::kWeights || optimizer->steps_done(entry.name) == 0) {
       return;
     }
@@ -207,7 +208,7 @@ struct StateHash::State {
         add({.values = [optimizer, name = entry.name,
                         key = state.key] { return optimizer->own_state(name).at(key); },
              .first = first},
-            tensors, state.name, part, of_expert);
+            tensors, state.name, part);
       }
     }
   }
@@ -219,8 +220,7 @@ struct StateHash::State {
                                        .view_shape = {size},
                                        .axis = 0,
                                        .end = size};
-    add({.values = [buffer = entry.buffer] { return buffer; }}, {logical}, "",
-        own_share(copies_group(/*of_expert=*/false), size), /*of_expert=*/false);
+    add({.values = [buffer = entry.buffer] { return buffer; }}, {logical}, "", {0, size});
   }
 
   // Gives each name a slot. Collective over the world.
@@ -248,6 +248,59 @@ struct StateHash::State {
       }
     }
     unchanging.resize(names.size());
+    std::vector<uint64_t> own_parts(names.size());
+    for (const HashSource& source : sources) {
+      for (const HashTarget& target : source.targets) {
+        own_parts[target.slot] = part_of(target);
+      }
+    }
+    parts = all_gather_words(*world, own_parts);
+  }
+
+  // The hash of a whole tensor from those of all ranks' parts: hash_on(rank).
+  template <class HashOn>
+  TensorHash whole_hash(size_t slot, const HashOn& hash_on) {
+    TensorHash whole;
+    std::map<uint64_t, TensorHash> found;  // by part
+    bool differs = false;
+    for (size_t rank = 0; rank * names.size() < parts.size(); ++rank) {
+      const uint64_t part = parts[rank * names.size() + slot];
+      if (part == 0) {
+        continue;
+      }
+      const TensorHash hash = hash_on(rank);
+      const auto [first, is_first] = found.emplace(part, hash);
+      if (is_first) {
+        whole += hash;
+      } else if (first->second != hash) {
+        absorb(whole, hash.low);
+        absorb(whole, hash.high);
+        if (!std::exchange(differs, true)) {
+          differing.push_back(concat(names[slot], " on rank ", rank));
+        }
+      }
+    }
+    return whole;
+  }
+
+  // Those of all tensors. Collective.
+  TensorHashes bring_together(const std::vector<TensorHash>& own) {
+    std::vector<uint64_t> words;
+    words.reserve(2 * own.size());
+    for (const TensorHash& hash : own) {
+      words.insert(words.end(), {hash.low, hash.high});
+    }
+    words = all_gather_words(*world, words);
+    differing.clear();
+    TensorHashes hashes;
+    for (size_t slot = 0; slot < names.size(); ++slot) {
+      const TensorHash whole = whole_hash(slot, [&](size_t rank) {
+        const size_t place = 2 * (rank * names.size() + slot);
+        return TensorHash{.low = words[place], .high = words[place + 1]};
+      });
+      hashes.emplace_hint(hashes.end(), names[slot], whole);
+    }
+    return hashes;
   }
 };
 
@@ -292,13 +345,10 @@ TensorHashes StateHash::operator()() {
       add_source(source, sums);
     }
   }
-  sum_hashes_over(*state_->world, sums);
-  TensorHashes hashes;
-  for (size_t i = 0; i < sums.size(); ++i) {
-    hashes.emplace_hint(hashes.end(), state_->names[i], sums[i]);
-  }
-  return hashes;
+  return state_->bring_together(sums);
 }
+
+const std::vector<std::string>& StateHash::differing_copies() const { return state_->differing; }
 
 TensorHash whole_tensor_hash(const Tensor& tensor) {
   const Tensor values = dense(tensor.detach());

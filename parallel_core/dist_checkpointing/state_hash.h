@@ -1,8 +1,8 @@
 // Hashes of what a model and its optimizer hold, which no layout changes.
 //
 // The hash of a logical tensor (unfused, whole) is a sum over its elements
-// (kernels/element_hash.h), to which each rank adds what it has: of copies that several ranks hold,
-// each rank a part.
+// (kernels/element_hash.h), to which each rank adds what it has. What several ranks hold copies of
+// is hashed by each of them and counts once; copies that differ are told, and change the hash.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "autograd/kernels/element_hash.h"
 #include "nn/module.h"
@@ -68,6 +69,9 @@ class StateHash {
   /// Of all tensors, on every rank. Parameters that are not trained are hashed by the first call
   /// alone. Collective over the world.
   TensorHashes operator()();
+  /// What the last call has found of copies with other bits: "NAME on rank 3", of each tensor one;
+  /// the same on every rank.
+  const std::vector<std::string>& differing_copies() const;
 
  private:
   struct State;

@@ -151,7 +151,8 @@ void estimate_adapter_states(const AllConfig& config,
   const double copied = (model.compute_dtype != model.params_dtype ? floating : 0) +
                         (model.compute_dtype != kFloat32 ? share.adapters : 0);
   estimate.weight_copies = bytes_of(copied * compute);
-  estimate.gradients = bytes_of(share.trained() * static_cast<double>(size_of(o.main_grads_dtype)));
+  const DType sums = config.training_config.exact ? kFloat64 : o.main_grads_dtype;
+  estimate.gradients = bytes_of(share.trained() * static_cast<double>(size_of(sums)));
   estimate.optimizer = bytes_of(share.trained() * state_bytes_per_parameter(o, model) +
                                 (model.params_dtype != kFloat32 ? share.saved * 4 : 0));
   if (model.params_dtype == kFloat32 && model.compute_dtype != kFloat32) {
@@ -187,9 +188,10 @@ void estimate_states(const AllConfig& config, double count, MemoryEstimate& esti
   if (o.optimizer_in_backward) {
     estimate.gradients = bytes_of(largest_parameter(model) * 4);
   } else {
-    const auto size = static_cast<double>(size_of(o.main_grads_dtype));
+    const bool exact = config.training_config.exact;
+    const auto size = static_cast<double>(size_of(exact ? kFloat64 : o.main_grads_dtype));
     estimate.gradients = bytes_of(count * size);
-    if (o.main_grads_dtype == kFloat32) {
+    if (o.main_grads_dtype == kFloat32 && !exact) {
       save("optimizer_config.main_grads_dtype: bfloat16", 2);
     }
     const std::optional<GradClipConfig> clip = gradient_clipping(config);

@@ -60,6 +60,9 @@ void check_ranks(Resolution& r, Refusals& refusals) {
                   concat("the model has ", groups,
                          " groups of keys and values, of which ranks would hold copies; expected "
                          "no more ranks than groups"));
+  refusals.refuse(tp > 1 && m.qk_layernorm && m.qk_layernorm_scope == "projection",
+                  "model_config.qk_layernorm_scope",
+                  "tensor-parallel ranks sum over their heads first; expected head or each_head");
   refusals.refuse(is_subtree(tp) && m.vocab_size % tp != 0, "model_config.vocab_size",
                   concat("the last of ", tp,
                          " tensor-parallel ranks would have fewer rows; make "
@@ -175,6 +178,8 @@ void check_losses(Resolution& r, Refusals& refusals) {
     refusals.refuse(lora.base_dtype != "params_dtype", "lora_config.base_dtype",
                     "products with blocks of few bits have an order of their own; leave it out "
                     "(params_dtype)");
+    refusals.refuse(lora.lora_dropout > 0, "lora_config.lora_dropout",
+                    "an adapter's input is dropped in layers that have no order for it; set 0");
     refusals.refuse(lora.use_dora, "lora_config.use_dora",
                     "norms of columns are sums that layouts divide; set False");
   }

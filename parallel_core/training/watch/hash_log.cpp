@@ -1,5 +1,7 @@
 #include "parallel_core/training/watch/hash_log.h"
 
+#include <vector>
+
 #include "autograd/kernels/exact_class.h"
 #include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
@@ -24,6 +26,28 @@ HashLog::HashLog(TrainOneStepCell& cell, const AllConfig& config, HashesFile* fi
   }
 }
 
+// Copies of a gradient or weight that differ: the ranks would go on apart.
+void HashLog::end_for_copies(FinishedStep& step, bool with_gradients) const {
+  std::vector<std::string> differing;
+  if (with_gradients) {
+    differing = gradients_->differing_copies();
+    for (std::string& name : differing) {
+      name = "the gradient of " + name;
+    }
+  }
+  const std::vector<std::string>& weights = weights_.differing_copies();
+  differing.insert(differing.end(), weights.begin(), weights.end());
+  if (differing.empty() || !step.failure.empty()) {
+    return;
+  }
+  step.failure =
+      concat("exact: after step ", step.record.step,
+             " ranks hold copies with different bits: ", differing[0],
+             differing.size() > 1 ? concat(" and ", differing.size() - 1, " more") : std::string(),
+             "; memory, a processor or a message is at fault. Go on from the last checkpoint, "
+             "if it can be on another machine");
+}
+
 void HashLog::after(FinishedStep& step) {
   const PhaseScope phase("hash");
   HashesOfStep hashes{.parameters = weights_(),
@@ -33,6 +57,7 @@ void HashLog::after(FinishedStep& step) {
   if (gradients_ && step.result.finite) {
     hashes.gradients = (*gradients_)();
   }
+  end_for_copies(step, !hashes.gradients.empty());
   step.record.hash = concat(
       class_, ":",
       hash_text(step_hash(hashes.parameters, hashes.gradients, hashes.loss, hashes.grad_norm)));

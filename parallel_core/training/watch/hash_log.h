@@ -11,7 +11,8 @@
 namespace tapestry {
 
 /// Writes CLASS:HEX into the record (StepRecord::hash), and what each tensor hashes to into a file.
-/// Says the class once in the log.
+/// Says the class once in the log. Ends the run, once the step is recorded, if ranks hold copies of
+/// a gradient or weight with different bits.
 class HashLog final : public StepObserver {
  public:
   /// All ranks have one; those without a file give null. The cell and the file outlive the object.
@@ -22,6 +23,8 @@ class HashLog final : public StepObserver {
   void after(FinishedStep& step) override;
 
  private:
+  void end_for_copies(FinishedStep& step, bool with_gradients) const;
+
   std::string class_;
   HashesFile* file_;
   StateHash weights_;

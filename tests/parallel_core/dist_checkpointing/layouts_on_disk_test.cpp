@@ -175,6 +175,27 @@ INSTANTIATE_TEST_SUITE_P(
         SavedModel{testing::llama(joined(kMuon, kStreams))},
         SavedModel{joined(kStreams, {"model_config.num_layers=4"}), "mine"}));
 
+TEST(StateHash, TellsOfCopiesWithOtherBits) {
+  run_thread_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
+    const AllConfig config = small_config();
+    initialize_ranks(config, world);
+    const auto model = get_model(config);
+    StateHash hash(*model, nullptr);
+    const TensorHashes clean = hash();
+    EXPECT_TRUE(hash.differing_copies().empty());
+    const nn::Parameter& last = *model->named_parameters().back().parameter;
+    if (world->rank() == 1) {
+      auto* words = static_cast<uint32_t*>(last.raw());
+      words[last.numel() - 1] ^= 1U;
+    }
+    const TensorHashes found = hash();
+    const std::string& name = last.logical().back().name;
+    EXPECT_EQ(hash.differing_copies(), std::vector<std::string>{name + " on rank 1"});
+    EXPECT_NE(found.at(name), clean.at(name));
+    EXPECT_NE(combined_hash(found), combined_hash(clean));
+  });
+}
+
 TEST(StoredHashes, TellWhichTensorIsNotWhatWasSaved) {
   const TempDir dir;
   const StoredHashes stored = {.bit_class = "float32-fma",
