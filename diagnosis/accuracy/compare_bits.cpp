@@ -147,7 +147,7 @@ void BitComparison::compare_configurations() {
                differ == 1 ? " key of the configurations differs that is"
                            : " keys of the configurations differ that are",
                " no matter of layout, the first ", report_.findings[0]["name"].get<std::string>(),
-               ": a difference of bits is to be expected"));
+               ": where bits differ, that explains it"));
   }
 }
 

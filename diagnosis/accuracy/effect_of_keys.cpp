@@ -13,7 +13,7 @@ namespace {
 // of them changes a bit in exact mode. What is not here is taken to change some.
 constexpr std::array<std::string_view, 3> kSectionsOfLayout = {"parallel_config",
                                                                "recompute_config", "tensorboard"};
-constexpr std::array<std::string_view, 56> kKeysOfLayout = {
+constexpr std::array<std::string_view, 57> kKeysOfLayout = {
     "training_config.output_dir",
     "training_config.log_interval",
     "training_config.log_style",
@@ -63,6 +63,7 @@ constexpr std::array<std::string_view, 56> kKeysOfLayout = {
     "dataset_config.batch_size",
     "dataset_config.micro_batch_num",
     "dataset_config.data_layout",
+    "model_config.fused_linear_cross_entropy",
     "monitor_config.monitor_on",
     "monitor_config.step_interval",
     "monitor_config.local_norm",

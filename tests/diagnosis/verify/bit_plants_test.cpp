@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <set>
 #include <string>
@@ -14,11 +15,13 @@
 #include "diagnosis/accuracy/compare_bits.h"
 #include "diagnosis/verify/exact/prove_step.h"
 #include "diagnosis/verify/exact/rerun_step.h"
+#include "diagnosis/verify/verify_layout.h"
 #include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/data/step_dataset.h"
 #include "parallel_core/parallel_state.h"
 #include "tests/diagnosis/verify/bit_faults.h"
 #include "tests/message_of.h"
+#include "tests/parallel_core/layouts/layout_testing.h"
 #include "tests/parallel_core/model_run.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/temp_dir.h"
@@ -304,6 +307,31 @@ TEST_F(BitPlants, AStepIsProved) {
   const VerdictReport differs = prove("run", 4);
   EXPECT_EQ(differs.outcome, Outcome::kDiffers);
   EXPECT_EQ(differs.first->step, 4);
+}
+
+TEST(VerifyLayoutBits, LayoutsHaveTheBitsOfOneProcess) {
+  const LayoutPair pair = testing::small_pair(
+      "tp=2,dp=2", testing::joined(testing::kLlama,
+                                   {"training_config.exact=True", "model_config.vocab_size=32"}));
+  VerifyOptions options = {.steps = 2, .parts = testing::made_up_data()};
+  const LayoutReport report = compare_layout(pair, options);
+  EXPECT_TRUE(report.agrees()) << report_text(report, pair);
+  EXPECT_THAT(report_text(report, pair), HasSubstr("all bits are equal"));
+
+  // The lowest bit of one weight, which no bound would notice.
+  options.parts.before_step = [](ParallelModel& model, int64_t step) {
+    if (step == 2 && RankContext::current().rank() < 2) {
+      const auto entry = model.named_parameters().back();
+      auto* value = static_cast<float*>(entry.parameter->raw());
+      *value = std::nextafter(*value, 2.0F);
+      entry.parameter->bump_version();
+    }
+  };
+  const LayoutReport differs = compare_layout(pair, options);
+  EXPECT_FALSE(differs.agrees()) << report_text(differs, pair);
+  EXPECT_EQ(differs.findings->first()->step, 2);
+  EXPECT_EQ(differs.findings->first()->bound, 0);
+  EXPECT_THAT(report_text(differs, pair), HasSubstr("bits are compared"));
 }
 
 }  // namespace
