@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "autograd/ops/exact_runs.h"
 #include "autograd/tensor/tensor.h"
 #include "nn/parameter.h"
 #include "parallel_core/config/config.h"
@@ -28,12 +29,14 @@ Precision precision_of(const TransformerConfig& config);
 
 /// y = x weight^T + bias in `precision.compute`, in the activations' dtype. x has any floating
 /// dtype; bias may be null. `recompute_x` as in linear(), used where x has the compute dtype
-/// already and kernels are fused.
+/// already and kernels are fused; `sums` as there. In exact mode ValueError for a quantized weight,
+/// and for 16 bits without fused kernels, whose float32 weights get no exact gradients.
 Tensor project(const Tensor& x,
                const nn::Parameter& weight,
                const nn::Parameter* bias,
                const Precision& precision,
-               std::function<Tensor()> recompute_x = nullptr);
+               std::function<Tensor()> recompute_x = nullptr,
+               const LinearSums& sums = {});
 
 /// Output of a layer and the bias that its caller still has to add (undefined if none).
 struct OutputAndBias {
@@ -51,7 +54,8 @@ Tensor rounded_weight(const nn::Parameter& weight, const Precision& precision);
 /// 16-bit values as float32; others as they are.
 Tensor float_or_wider(const Tensor& x);
 
-/// x + bias in x's dtype, rounded once; x itself if bias is undefined.
+/// x + bias in x's dtype, rounded once; x itself if bias is undefined. In exact mode each element
+/// of the gradient is a term of the bias's, which has one axis.
 Tensor add_bias(const Tensor& x, const Tensor& bias);
 
 }  // namespace tapestry

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <mutex>
 
 #include "autograd/kernels/elementwise/elementwise.h"
@@ -56,20 +57,35 @@ void add_columns_to_exact(
 }
 
 double exact_to_float32(int64_t n, const double* sums, float* y) {
-  const auto* begin = reinterpret_cast<const char*>(sums);
-  const auto* out = reinterpret_cast<const char*>(y);
-  if (out < begin + n * size_of(kFloat64) && begin < out + n * size_of(kFloat32)) {
-    // In place, front to back: what is written has been read.
-    return TAPESTRY_DISPATCH(exact_row_to_float32)(n, sums, y);
-  }
   std::mutex mutex;
   double largest = 0;
-  parallel_for(n, kGrainSize, [&](int64_t first, int64_t last) {
-    const double own =
-        TAPESTRY_DISPATCH(exact_row_to_float32)(last - first, sums + first, y + first);
-    const std::scoped_lock lock(mutex);
+  const auto merge = [&](double own) {
     largest = std::isnan(own) || std::isnan(largest) ? own + largest : std::max(largest, own);
-  });
+  };
+  const auto convert = [&](int64_t begin, int64_t end) {
+    parallel_for(end - begin, kGrainSize, [&](int64_t first, int64_t last) {
+      const double own = TAPESTRY_DISPATCH(exact_row_to_float32)(last - first, sums + begin + first,
+                                                                 y + begin + first);
+      const std::scoped_lock lock(mutex);
+      merge(own);
+    });
+  };
+  const auto* begin = reinterpret_cast<const char*>(sums);
+  const auto* out = reinterpret_cast<const char*>(y);
+  if (out >= begin + n * size_of(kFloat64) || begin >= out + n * size_of(kFloat32)) {
+    convert(0, n);
+    return largest;
+  }
+  // In place: the second half of what is done so far is the place of as many elements more.
+  alignas(64) float head[kBlock];
+  int64_t done = std::min(n, kBlock);
+  merge(TAPESTRY_DISPATCH(exact_row_to_float32)(done, sums, head));
+  std::memcpy(y, head, static_cast<size_t>(done) * sizeof(float));
+  while (done < n) {
+    const int64_t end = std::min(n, 2 * done);
+    convert(done, end);
+    done = end;
+  }
   return largest;
 }
 

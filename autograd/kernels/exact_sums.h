@@ -27,8 +27,9 @@ void add_to_exact(DType dtype, int64_t n, const void* x, double* sums);
 void add_columns_to_exact(
     DType dtype, int64_t rows, int64_t n, const void* x, int64_t ld, double* sums);
 
-/// y[i] = sums[i] as a number, rounded to float32 once; y may be the memory of sums. Returns the
-/// largest magnitude in units, NaN where there is one. On the team unless they overlap.
+/// y[i] = sums[i] as a number, rounded to float32 once; y may be the memory of sums, the numbers
+/// then have its first half. Returns the largest magnitude in units, NaN where a sum is not finite.
+/// On the team.
 double exact_to_float32(int64_t n, const double* sums, float* y);
 
 // For loops of other kernels: a row of terms, on the calling thread.

@@ -51,6 +51,9 @@ struct LinearCrossEntropyOptions {
   /// The loss is that of soft_cap(logits, logit_scale, logit_cap). A cap of 0: none.
   double logit_scale = 1;
   double logit_cap = 0;
+  /// Gets the loss of each row, without its weight, where defined and the loss is reduced: of the
+  /// labels' shape, contiguous, float32 (float64 for float64 hidden). Not part of the graph.
+  Tensor losses = {};
 };
 
 /// cross_entropy(linear(hidden, weight), labels) without ever holding the logits: hidden [..., H],
@@ -63,6 +66,10 @@ struct LinearCrossEntropyOptions {
 /// again: one matrix product more, and right for any weighting of the rows. The weight's gradient
 /// is summed over chunks in float32 (float64). Errors as in linear() and cross_entropy();
 /// ValueError if chunk_rows is not positive.
+///
+/// In exact mode (kernels/machine/exact.h) a sum makes exact sums of the weight's gradient, by the
+/// leaves of exact_tokens(), and a tree over the vocabulary of hidden's; the gradient of the loss
+/// must then be 1 (RuntimeError), which is what a weighted sum needs: loss_mask has all factors.
 Tensor linear_cross_entropy(const Tensor& hidden,
                             const Tensor& weight,
                             const Tensor& labels,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/kernels/exact_sums.h"
 #include "autograd/kernels/gemm/gemm.h"
 #include "autograd/ops/blas_matrix.h"
 #include "autograd/ops/elementwise.h"
@@ -188,12 +189,29 @@ struct MatMul {
   }
 };
 
+// dx of exact mode, in the given dtype.
+Tensor tree_input_gradient(const Tensor& dy,
+                           const Tensor& weight,
+                           const Tensor& rounded,
+                           std::span<const kernels::SumRun> outputs,
+                           DType dtype) {
+  check<RuntimeError>(!grad_enabled(),
+                      "linear: exact mode has no derivatives of derivatives (create_graph)");
+  Shape shape = dy.shape();
+  shape.back() = weight.size(1);
+  Tensor dx = empty(shape, dtype);
+  tree_product(dy, rounded.defined() ? rounded : weight.to(dy.dtype()), outputs, dx);
+  return dx;
+}
+
 struct Linear {
   static constexpr OpName name = "linear";
   Tensor rounded;                       // the weight in x's dtype, where that differs
   std::function<Tensor()> recompute_x;  // in place of a saved x
+  LinearSums sums;
   SavedTensor x = {}, weight = {};
   Tensor leaf = {};  // the weight itself, whose main_grad may take the gradient
+  Tensor bias_leaf = {};
   Shape x_shape = {};
   DType bias_dtype = kFloat32;
 
@@ -221,25 +239,31 @@ struct Linear {
     if (bias.defined()) {
       // The product is added to the bias inside the kernel, rounded once.
       bias_dtype = bias.dtype();
+      bias_leaf = bias.requires_grad() ? bias : Tensor();
       copy_values(broadcast_view(bias.dtype() == x_.dtype() ? bias : bias.to(x_.dtype()), shape),
                   y);
     }
+    const Tensor matrix = (rounded.defined() ? rounded : weight_).t();
+    const double beta = bias.defined() ? 1 : 0;
+    if (sums_by_runs(sums.inputs, x_.dtype())) {
+      tree_product(x_, matrix, sums.inputs, y, beta);
+      return y;
+    }
     const bool vector = x_.dim() == 1;
-    multiply(vector ? x_.unsqueeze(0) : x_, (rounded.defined() ? rounded : weight_).t(),
-             bias.defined() ? 1 : 0, vector ? y.unsqueeze(0) : y);
+    multiply(vector ? x_.unsqueeze(0) : x_, matrix, beta, vector ? y.unsqueeze(0) : y);
     return y;
   }
 
   std::array<Tensor, 3> backward(const Tensor& dy, NeedsGrad needs) const {
     std::array<Tensor, 3> out;
     if (needs[0]) {
-      out[0] = linear_input_gradient(dy, weight, rounded);  // notices a change in place
+      out[0] = linear_input_gradient(dy, weight, rounded, sums.outputs);  // notices a change
     }
     if (needs[1]) {
-      out[1] = linear_weight_gradient(dy, input(dy.dtype()), leaf);
+      out[1] = linear_weight_gradient(dy, input(dy.dtype()), leaf, sums.tokens_apart);
     }
     if (needs[2]) {
-      out[2] = sum(fold(dy).to(bias_dtype), {0});
+      out[2] = linear_bias_gradient(dy, bias_leaf, bias_dtype);
     }
     return out;
   }
@@ -259,15 +283,45 @@ struct Linear {
 
 }  // namespace
 
-Tensor linear_input_gradient(const Tensor& dy, const Tensor& weight, const Tensor& rounded) {
+Tensor linear_input_gradient(const Tensor& dy,
+                             const Tensor& weight,
+                             const Tensor& rounded,
+                             std::span<const kernels::SumRun> outputs) {
+  if (sums_by_runs(outputs, dy.dtype())) {
+    return tree_input_gradient(dy, weight, rounded, outputs, dy.dtype());
+  }
   // The copy is not part of the graph; second derivatives need the weight itself.
   const bool copy = rounded.defined() && !grad_enabled();
   return matmul(dy, copy ? rounded : weight.to(dy.dtype()));
 }
 
-Tensor linear_weight_gradient(const Tensor& dy, const Tensor& x, const Tensor& leaf) {
+Tensor linear_input_gradient_part(const Tensor& dy,
+                                  const Tensor& weight,
+                                  const Tensor& rounded,
+                                  std::span<const kernels::SumRun> outputs) {
+  return tree_input_gradient(dy, weight, rounded, outputs, kFloat32);
+}
+
+Tensor linear_bias_gradient(const Tensor& dy, const Tensor& leaf, DType dtype) {
+  if (const Tensor sums = exact_main_grad(leaf); sums.defined()) {
+    const Tensor rows = dense(fold(dy));
+    kernels::add_columns_to_exact(rows.dtype(), rows.size(0), rows.size(1), rows.raw(),
+                                  rows.size(1), sums.data<double>());
+    return sums;
+  }
+  return sum(fold(dy).to(dtype), {0});
+}
+
+Tensor linear_weight_gradient(const Tensor& dy,
+                              const Tensor& x,
+                              const Tensor& leaf,
+                              bool tokens_apart) {
   const Tensor rows = fold(dy);
   const Tensor columns = fold(x);
+  if (const Tensor sums = exact_main_grad(leaf); sums.defined()) {
+    add_exact_products(rows, columns, sums, tokens_apart);
+    return sums;
+  }
   // The one product whose result only accumulates: main_grad is the C of this GEMM.
   const MainGradTarget target = main_grad_target(leaf);
   if (target.buffer.defined()) {
@@ -334,7 +388,8 @@ Tensor linear(const Tensor& x,
               const Tensor& weight,
               const Tensor& bias,
               const Tensor& rounded,
-              std::function<Tensor()> recompute_x) {
+              std::function<Tensor()> recompute_x,
+              const LinearSums& sums) {
   check_defined("linear", x, "x", weight, "weight");
   const bool narrow = x.dtype() == kBFloat16 || x.dtype() == kFloat16;
   const bool mixed = narrow && weight.dtype() == kFloat32;
@@ -345,7 +400,8 @@ Tensor linear(const Tensor& x,
     check<ValueError>(!bias.defined() || bias.dim() == 0, "linear: a weight of one axis, ",
                       weight.shape(), ", takes a bias without axes, got ", describe(bias));
     const auto row = [](const Tensor& t) { return t.defined() ? unsqueeze(t, 0) : t; };
-    return squeeze(linear(x, row(weight), row(bias), row(rounded), std::move(recompute_x)), -1);
+    return squeeze(linear(x, row(weight), row(bias), row(rounded), std::move(recompute_x), sums),
+                   -1);
   }
   check<ValueError>(weight.dim() == 2, "linear: weight must be [out, in] or [in], it is ",
                     weight.shape());
@@ -366,7 +422,7 @@ Tensor linear(const Tensor& x,
     check<ValueError>(rounded.shape() == weight.shape(), "linear: the rounded weight ",
                       rounded.shape(), " must have the shape of weight ", weight.shape());
   }
-  return apply_op(Linear{rounded, std::move(recompute_x)}, x, weight, bias);
+  return apply_op(Linear{rounded, std::move(recompute_x), sums}, x, weight, bias);
 }
 
 }  // namespace tapestry

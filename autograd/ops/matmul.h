@@ -9,6 +9,7 @@
 #include <functional>
 #include <string_view>
 
+#include "autograd/ops/exact_runs.h"
 #include "autograd/tensor/tensor.h"
 
 namespace tapestry {
@@ -38,11 +39,15 @@ Tensor outer(const Tensor& a, const Tensor& b);
 /// `recompute_x`, if given, is called in backward and gives x again, which is then not saved: for
 /// an x that is large and cheap to make from what other ops save anyway. It runs in the grad mode
 /// of the backward pass; ValueError there if what it gives has another shape or dtype.
+///
+/// In exact mode (kernels/machine/exact.h) `sums` says which sums ranks may divide; dweight and
+/// dbias are added to exact sums, and the bias is added when the tree is complete.
 Tensor linear(const Tensor& x,
               const Tensor& weight,
               const Tensor& bias = {},
               const Tensor& rounded = {},
-              std::function<Tensor()> recompute_x = nullptr);
+              std::function<Tensor()> recompute_x = nullptr,
+              const LinearSums& sums = {});
 
 /// Einstein's summation: "bij,bjk->bik". One letter names one axis; letters that are not in the
 /// result are summed over; a letter twice in one operand takes the diagonal. Without "->" the

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/kernels/exact_sums.h"
 #include "autograd/kernels/memory.h"
 #include "autograd/kernels/optimizer.h"
 #include "autograd/tape/engine.h"
@@ -150,6 +151,27 @@ bool give_to_main_grad(const Tensor& leaf, Tensor& gradient) {
   return true;
 }
 
+bool give_exact_sums(const Tensor& leaf, Tensor& sums, bool own) {
+  LeafState* state = open_main_grad(leaf);
+  if (state == nullptr || state->main_grad.dtype() != kFloat64 || leaf.dtype() == kFloat64) {
+    return false;
+  }
+  check_contribution(sums, leaf);
+  if (own && !state->main_grad.storage()) {
+    state->main_grad_is_fresh = false;
+    state->main_grad = std::move(sums);
+  } else {
+    detail::open_main_grad_storage(*state);
+    if (std::exchange(state->main_grad_is_fresh, false)) {
+      detail::convert_into(sums, state->main_grad);
+    } else {
+      detail::sum_into(state->main_grad, sums, state->main_grad);
+    }
+  }
+  sums = state->main_grad;
+  return true;
+}
+
 void reset_main_grad(const Tensor& leaf, const RandomKey& rounding) {
   LeafState* state = leaf.defined() ? leaf_state(leaf) : nullptr;
   check<RuntimeError>(state != nullptr && state->main_grad.defined(),
@@ -177,6 +199,29 @@ void number_main_grad(const Tensor& leaf, std::vector<kernels::RandomRows> numbe
 void attach_main_grad(const Tensor& leaf, DType dtype) {
   leaf.set_main_grad(without_storage(leaf.shape(), dtype));
   reset_main_grad(leaf);
+}
+
+Tensor rounded_view(const Tensor& sums) {
+  check<ValueError>(sums.dtype() == kFloat64 && sums.is_contiguous() && sums.offset() == 0,
+                    "rounded_view: exact sums are float64 at the beginning of their memory, not ",
+                    describe(sums));
+  return Tensor(make_ref<TensorImpl>(sums.storage(), 0, sums.shape(),
+                                     contiguous_strides(sums.shape()), kFloat32));
+}
+
+double round_main_grad(const Tensor& leaf) {
+  LeafState* state = leaf.defined() ? leaf_state(leaf) : nullptr;
+  const bool exact =
+      state != nullptr && state->main_grad.defined() && state->main_grad.dtype() == kFloat64;
+  check<RuntimeError>(exact, "round_main_grad: the tensor has no main_grad of exact sums");
+  if (state->main_grad_is_fresh) {
+    attach_main_grad(leaf, kFloat32);
+    return 0;
+  }
+  const Tensor sums = state->main_grad;
+  const Tensor rounded = rounded_view(sums);
+  leaf.set_main_grad(rounded);
+  return kernels::exact_to_float32(sums.numel(), sums.data<double>(), rounded.data<float>());
 }
 
 Tensor Tensor::main_grad() const {

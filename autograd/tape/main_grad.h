@@ -53,15 +53,31 @@ void release_main_grad(const Tensor& leaf, const RandomKey& rounding = {});
 /// leaf has no main_grad, ValueError if `numbers` is empty.
 void number_main_grad(const Tensor& leaf, std::vector<kernels::RandomRows> numbers);
 
-/// Gives a leaf a main_grad of the given dtype, float32 or bfloat16, in the state after
+/// Gives a leaf a main_grad of the given dtype (Tensor::set_main_grad), in the state after
 /// release_main_grad.
 void attach_main_grad(const Tensor& leaf, DType dtype);
+
+/// Ends the exact sums in a leaf's main_grad, which is float32 from here on: rounded once, in the
+/// first half of its memory. Returns the largest magnitude that a sum had, in units (NaN where one
+/// is not finite). Where nothing was added it keeps standing for zeros. RuntimeError unless
+/// main_grad is float64.
+double round_main_grad(const Tensor& leaf);
+
+/// What has the first half of the memory of exact sums, in their order, once they are rounded in
+/// place. `sums` is float64, contiguous, and begins its storage.
+Tensor rounded_view(const Tensor& sums);
 
 /// As add_to_main_grad, for a gradient of the leaf's shape that nobody else holds: a main_grad
 /// without memory takes over that of the gradient (which should have been allocated as
 /// MemoryKind::kGradient). `gradient` is then the main_grad, for the op to return. False, and
 /// nothing done, where add_to_main_grad has an undefined result.
 bool give_to_main_grad(const Tensor& leaf, Tensor& gradient);
+
+/// Adds exact sums that an op has made beside the main_grad of a leaf (exact_main_grad): float64 of
+/// its shape, contiguous. With `own` nobody else holds them, and a main_grad without memory takes
+/// over theirs. `sums` is then the main_grad, for the op to return. False, and nothing done, where
+/// exact_main_grad is undefined.
+bool give_exact_sums(const Tensor& leaf, Tensor& sums, bool own);
 
 namespace detail {
 

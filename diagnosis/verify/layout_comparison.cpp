@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <string_view>
 
@@ -57,6 +58,16 @@ Tensor own_part(const Tensor& whole, const ValuePlacement& placement) {
   return part;
 }
 
+bool same_bits(const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype() || a.numel() != b.numel()) {
+    return false;
+  }
+  const NoGradGuard guard;
+  const Tensor x = dense(a);
+  const Tensor y = dense(b);
+  return std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype()))) == 0;
+}
+
 template <class F>
 void each_slice(const nn::Module& model, const F& function) {
   const NoGradGuard guard;
@@ -109,6 +120,7 @@ RankComparison::RankComparison(const LayoutPair& pair,
                                LayoutFindings& findings)
     : config_(pair.layout),
       by_norm_(pair.layout.model_config.compute_dtype != kFloat32),
+      exact_(pair.layout.training_config.exact),
       trace_(trace),
       spread_(spread),
       findings_(&findings),
@@ -119,6 +131,7 @@ RankComparison::RankComparison(const LayoutPair& pair,
                                RoundingSpread& measured)
     : config_(pair.layout),
       by_norm_(pair.layout.model_config.compute_dtype != kFloat32),
+      exact_(pair.layout.training_config.exact),
       trace_(trace),
       spread_(measured),
       measured_(&measured) {}
@@ -147,7 +160,7 @@ void RankComparison::weights_before(const nn::Module& model,
 void RankComparison::activations(int64_t step, SampleRecorder& recorder) {
   const StepTrace& expected = step_of(step);
   for (const ActivationKey& key : recorder.order()) {
-    if (step > 1 && has_free_bias(key.first)) {
+    if (step > 1 && !exact_ && has_free_bias(key.first)) {
       continue;
     }
     Finding finding = {.what = Compared::kActivation,
@@ -290,7 +303,7 @@ void RankComparison::gradients(int64_t step, const nn::Module& model) {
                        .name = logical.name,
                        .made_by = "backward of " + maker_of_parameter(entry.name)};
     finding.zero_gradient = has_zero_gradient(config_.model_config, logical.name);
-    if (finding.zero_gradient == ZeroGradient::kAll) {
+    if (finding.zero_gradient == ZeroGradient::kAll && !exact_) {
       finding.distance = norm_distance(own, logical.slice_of(whole), std::sqrt(squares));
       finding.detail = "zero but for rounding, against the norm of all";
     } else {
@@ -310,7 +323,7 @@ void RankComparison::weights(int64_t step,
     // Of 16-bit parameters the masters, which all ranks of a group bring together.
     const Tensor all = entry.parameter->dtype() == kFloat32 ? Tensor(*entry.parameter)
                                                             : optimizer.main_param(entry.name);
-    if (zero == ZeroGradient::kAll) {
+    if (zero == ZeroGradient::kAll && !exact_) {
       return;
     }
     const Tensor own = logical.view_of(all).reshape(logical.local_shape());
@@ -320,7 +333,8 @@ void RankComparison::weights(int64_t step,
          .name = logical.name,
          .made_by =
              config_.optimizer_config.optimizer_type + ", of " + maker_of_parameter(entry.name),
-         .distance = norm_distance(own, logical.slice_of(whole), euclidean_norm(whole)),
+         .distance = of_bits(norm_distance(own, logical.slice_of(whole), euclidean_norm(whole)),
+                             own, logical.slice_of(whole)),
          .zero_gradient = zero});
   });
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
@@ -366,8 +380,16 @@ std::string RankComparison::maker_of_parameter(const std::string& path) const {
 double RankComparison::distance(const Tensor& found,
                                 const Tensor& expected,
                                 const Tensor& whole) const {
-  return by_norm_ ? norm_distance(found, expected, euclidean_norm(whole))
-                  : element_distance(found, expected, largest_element(whole));
+  const double far = by_norm_ ? norm_distance(found, expected, euclidean_norm(whole))
+                              : element_distance(found, expected, largest_element(whole));
+  return of_bits(far, found, expected);
+}
+
+// In exact mode values that are equal as numbers, zeros of either sign, may have other bits; a
+// distance that is not 0 may be too small for the norm of the whole.
+double RankComparison::of_bits(double distance, const Tensor& found, const Tensor& expected) const {
+  constexpr double kLeast = std::numeric_limits<double>::min();
+  return exact_ && distance == 0 && !same_bits(found, expected) ? kLeast : distance;
 }
 
 void RankComparison::number(Compared what,
@@ -395,6 +417,11 @@ void RankComparison::add(Finding finding, std::optional<double> bound) {
     return;
   }
   finding.where = where_;
+  if (exact_) {
+    finding.bound = 0;
+    findings_->add(finding);
+    return;
+  }
   finding.bound = bound ? *bound : spread_.bound_of(finding);
   finding.bound_is_measured = !bound;
   findings_->add(finding);

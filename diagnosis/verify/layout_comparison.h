@@ -24,7 +24,8 @@ std::string maker_of_activation(const std::string& activation);
 /// The current rank's distances. Steps count from 1. The arguments outlive the object.
 class RankComparison {
  public:
-  /// Adds them to the findings, with the bounds that are measured.
+  /// Adds them to the findings, with the bounds that are measured; in exact mode
+  /// (training_config.exact) all bounds are 0 and bits are compared.
   RankComparison(const LayoutPair& pair,
                  const LayoutTrace& trace,
                  const RoundingSpread& spread,
@@ -53,6 +54,7 @@ class RankComparison {
   const StepTrace& step_of(int64_t step) const;
   std::string maker_of_parameter(const std::string& path) const;
   double distance(const Tensor& found, const Tensor& expected, const Tensor& whole) const;
+  double of_bits(double distance, const Tensor& found, const Tensor& expected) const;
   /// `bound` where a number has one whatever rounding does.
   void number(Compared what,
               int64_t step,
@@ -65,6 +67,7 @@ class RankComparison {
 
   const AllConfig& config_;
   bool by_norm_;  // single elements say little
+  bool exact_;    // whatever has other bits differs
   const LayoutTrace& trace_;
   const RoundingSpread& spread_;
   LayoutFindings* findings_ = nullptr;

@@ -248,6 +248,9 @@ LayoutReport compare_layout(const LayoutPair& pair, const VerifyOptions& options
     destroy_model_parallel();
   }
   RoundingSpread spread;
+  if (pair.layout.training_config.exact) {  // rounds alike everywhere: bits are compared
+    return compare_ranks(pair, options, trace, spread);
+  }
   measure_rounding(pair, options, trace, {.of_weights = options.rounding_runs}, spread);
   LayoutReport report = compare_ranks(pair, options, trace, spread);
   if (!report.agrees() && report.findings->agree_within(kTail)) {
@@ -286,9 +289,14 @@ std::string report_text(const LayoutReport& report, const LayoutPair& pair) {
                                  : std::string(),
       "\n");
   const std::optional<Finding> first = report.findings->first();
+  const bool exact = pair.layout.training_config.exact;
+  if (exact) {
+    out += "exact mode: bits are compared, without bounds\n";
+  }
   return out +
-         (first ? "first difference: " + LayoutFindings::sentence(*first)
-                : "no difference above its bound") +
+         (first   ? "first difference: " + LayoutFindings::sentence(*first)
+          : exact ? "all bits are equal: losses, gradients and weights of all steps"
+                  : "no difference above its bound") +
          "\n";
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::array<AccuracyCommand, 3> kCommands = {{
     {"checklist", "two configurations, key by key, before anything is trained", accuracy_checklist},
-    {"compare", "dumps of a step, tensor by tensor", accuracy_compare},
+    {"compare", "dumps of a step, tensor by tensor; --bits: hashes of two runs", accuracy_compare},
     {"curves", "losses and gradient norms of runs, step by step", accuracy_curves},
 }};
 

@@ -21,6 +21,8 @@ struct AccuracyCommand {
 
 int accuracy_checklist(std::vector<std::string> words);
 int accuracy_compare(std::vector<std::string> words);
+/// accuracy compare --bits, without that word.
+int accuracy_compare_bits(std::vector<std::string> words);
 int accuracy_curves(std::vector<std::string> words);
 
 /// --json and --html, for the options of a command; `files` receives them at po::notify.

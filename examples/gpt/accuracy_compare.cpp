@@ -2,6 +2,7 @@
 #include <boost/program_options.hpp>
 #include <cmath>
 #include <iostream>
+#include <utility>
 
 #include "autograd/tensor/error.h"
 #include "diagnosis/accuracy/compare_dumps.h"
@@ -14,6 +15,9 @@ namespace tapestry::examples {
 namespace po = boost::program_options;
 
 int accuracy_compare(std::vector<std::string> words) {
+  if (std::erase(words, "--bits") > 0) {
+    return accuracy_compare_bits(std::move(words));
+  }
   accuracy::ReportFiles files;
   accuracy::CompareOptions compare;
   std::string map;
@@ -23,7 +27,8 @@ int accuracy_compare(std::vector<std::string> words) {
       "Two dumps (the `path` of their configurations), of any layout, dtype and program: the first "
       "tensor that is farther from the other side's than rounding explains, and the worst. How far "
       "rounding moves tensors is in rounding.csv of either folder, which pretrain_gpt "
-      "--measure_rounding makes. See docs/dump.md.",
+      "--measure_rounding makes. See docs/dump.md. `accuracy compare --bits RUN RUN` compares two "
+      "runs in exact mode; --bits --help lists its options.",
       help_columns());
   options.add_options()("map", po::value(&map),
                         "YAML or JSON file of expressions and texts: names in OTHER, and what they "

@@ -3,6 +3,7 @@
 #include <tapestry_version.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -20,6 +21,8 @@
 #include "diagnosis/report/verdict_report.h"
 #include "diagnosis/report/write_report.h"
 #include "diagnosis/run_parts.h"
+#include "diagnosis/verify/exact/prove_step.h"
+#include "diagnosis/verify/exact/rerun_step.h"
 #include "diagnosis/verify/faults/find_fault.h"
 #include "diagnosis/verify/injection/injection.h"
 #include "diagnosis/verify/injection/reference_state.h"
@@ -31,6 +34,7 @@
 #include "examples/gpt/pretrain_options.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/post_training/run_task.h"
 #include "parallel_core/training/log/terminal.h"
 #include "parallel_core/training/program.h"
 
@@ -201,6 +205,73 @@ int verify(const ConfigLoader& load, const std::string& layout, int64_t steps) {
   return report.agrees() ? kFinished : kFailure;
 }
 
+std::string text_if_given(const po::variables_map& arguments, const char* option) {
+  return arguments.count(option) == 0 ? std::string() : arguments[option].as<std::string>();
+}
+
+// What a step that is run again trains with.
+PretrainOptions training_of(const Distributed& job) {
+  return {.world = job.world(),
+          .ranks_on_host = job.ranks_on_host(),
+          .rank_on_host = job.rank_on_host(),
+          .progress_text = job.progress_text(),
+          .parts = diagnosis::run_parts(),
+          .task = post_training::run_task};
+}
+
+// --prove CHECKPOINT STEP
+int prove(const po::variables_map& arguments, const ConfigLoader& load, const Distributed& job) {
+  const auto& words = arguments["prove"].as<std::vector<std::string>>();
+  check<ValueError>(words.size() == 2, "--prove takes a checkpoint and a step, not ", words.size(),
+                    words.size() == 1 ? " word" : " words");
+  std::optional<int64_t> step;
+  int64_t number = 0;
+  const auto [end, error] =
+      std::from_chars(words[1].data(), words[1].data() + words[1].size(), number);
+  if (error == std::errc() && end == words[1].data() + words[1].size() && number >= 1) {
+    step = number;
+  }
+  check<ValueError>(step.has_value(), "--prove: '", words[1],
+                    "' is no step; expected a number from 1 on");
+  const accuracy::ReportFiles files = {.html = text_if_given(arguments, "html"),
+                                       .json = text_if_given(arguments, "json")};
+  accuracy::check_report_files(files);
+  const std::string config_file = text_if_given(arguments, "config_path");
+  const accuracy::VerdictReport report = prove_step({.config_file = config_file,
+                                                     .checkpoint = words[0],
+                                                     .step = *step,
+                                                     .program = concat("pretrain_gpt ", kVersion),
+                                                     .training = training_of(job)},
+                                                    load);
+  if (job.world()->rank() == 0) {
+    print_wrapped(accuracy::report_text(report) + accuracy::write_report_files(report, files));
+  }
+  return report.exit_code();
+}
+
+// --trace_step STEP --json FILE
+int trace(const po::variables_map& arguments, const ConfigLoader& load, const Distributed& job) {
+  check<ValueError>(job.world()->size() == 1,
+                    "--trace_step runs a step in one process; this job has ", job.world()->size(),
+                    " processes");
+  const std::string out = text_if_given(arguments, "json");
+  check<ValueError>(!out.empty(), "--trace_step: --json FILE.json is needed");
+  const auto step = arguments["trace_step"].as<int64_t>();
+  check<ValueError>(step >= 1, "--trace_step is ", step, "; expected a number from 1 on");
+  TraceRequest request = {.folder = run_of_config(text_if_given(arguments, "config_path")),
+                          .step = step,
+                          .training = training_of(job)};
+  if (arguments.count("trace_batch") != 0) {
+    request.batch_size = arguments["trace_batch"].as<int64_t>();
+    check<ValueError>(request.batch_size >= 1, "--trace_batch is ", request.batch_size,
+                      "; expected a number from 1 on");
+  }
+  accuracy::StepRerun rerun = trace_step(request, load);
+  rerun.program = concat("pretrain_gpt ", kVersion);
+  write_file_atomically(out, accuracy::rerun_json(rerun).dump());
+  return kFinished;
+}
+
 // The schedule that trains, without data or model: updates are counted as if no step is skipped.
 std::string plot_schedule(const AllConfig& config, int ranks, const std::string& out) {
   check<ValueError>(out.ends_with(".svg"), "--plot_schedule is '", out,
@@ -302,6 +373,12 @@ class DiagnosisModes final : public PretrainModes {
     }
     if (arguments.count("find_fault") != 0) {
       return find_fault(arguments, load, job);
+    }
+    if (arguments.count("prove") != 0) {
+      return prove(arguments, load, job);
+    }
+    if (arguments.count("trace_step") != 0) {
+      return trace(arguments, load, job);
     }
     return std::nullopt;
   }

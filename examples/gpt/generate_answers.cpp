@@ -35,6 +35,12 @@ std::string_view finish_of(const GenerationResult& result) {
   return result.finish == FinishReason::kStopped ? "stop_string" : name_of(result.finish);
 }
 
+/// What a run in exact mode has made is answered by in exact mode.
+GenerationBatch exactly_as_trained(GenerationBatch batch, const OpenModel& opened) {
+  batch.exact = batch.exact || opened.saved.config.training_config.exact;
+  return batch;
+}
+
 }  // namespace
 
 Answers::Answers(const OpenModel& opened,
@@ -46,7 +52,7 @@ Answers::Answers(const OpenModel& opened,
       sampling_(sampling),
       stops_(std::move(stops)),
       speaks_(speaks),
-      generator_(*opened.model, batch) {}
+      generator_(*opened.model, exactly_as_trained(batch, opened)) {}
 
 void Answers::set_chat(chat::ChatFormat format, const std::string& system) {
   system_ = system;

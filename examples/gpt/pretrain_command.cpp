@@ -177,6 +177,11 @@ AskedConfig asked_config(const po::variables_map& arguments) {
     asked.load.overrides.push_back("model_config.from_hf=" +
                                    config::path_text(arguments["from_hf"].as<std::string>()));
   }
+  if (asked.path.empty() && arguments.count("prove") != 0) {  // the run has it
+    asked.path = resumed_run(arguments["prove"].as<std::vector<std::string>>().front(),
+                             asked.load.model_type)
+                     .config_path;
+  }
   return asked;
 }
 
@@ -305,7 +310,7 @@ int run_pretrain(const std::vector<std::string>& given,
   }
   const bool evaluates = arguments.count("evaluate") != 0;
   const bool resumes = arguments.count("resume") != 0;
-  if (!evaluates && !resumes) {
+  if (!evaluates && !resumes && arguments.count("prove") == 0) {
     check_has_config(arguments);
   }
   for (const char* other :
@@ -318,7 +323,7 @@ int run_pretrain(const std::vector<std::string>& given,
   check_details(arguments);
   const bool is_about_data = asks_for_data(arguments);
   for (const char* mode : {"evaluate", "verify_layout", "dry_run", "plot_schedule", "find_fault",
-                           "which_data", "which_steps"}) {
+                           "which_data", "which_steps", "prove", "trace_step"}) {
     if (arguments.count(mode) != 0) {
       check_trains(arguments, mode);
     }

@@ -75,8 +75,20 @@ po::options_description accuracy_options() {
                         "steps that --find_fault compares number by number: 3, or 5 of a model of "
                         "up to 4 million weights");
   options.add_options()(
-      "json", po::value<std::string>()->value_name("FILE.json"),
-      "also write the verdict of --find_fault, --op_error, --twice or --lr_zero to this file");
+      "prove", po::value<std::vector<std::string>>()->multitoken()->value_name("CHECKPOINT STEP"),
+      "of a run in exact mode: run the steps after this checkpoint again, up to STEP, with the "
+      "run's config.yaml (--config_path, or that of the run that the checkpoint lies in), in this "
+      "job's ranks and in any layout that --set asks for; exit code 1 unless the recorded hash "
+      "returns");
+  options.add_options()("trace_step", po::value<int64_t>()->value_name("STEP"),
+                        "of the run that the file of --config_path lies in: run this step again in "
+                        "one process and write checksums of all that it computes to --json; what "
+                        "`accuracy compare --bits` starts");
+  options.add_options()("trace_batch", po::value<int64_t>()->value_name("N"),
+                        "with --trace_step: sequences of a micro-batch");
+  options.add_options()("json", po::value<std::string>()->value_name("FILE.json"),
+                        "also write the verdict of --find_fault, --op_error, --twice, --lr_zero or "
+                        "--prove to this file");
   options.add_options()("html", po::value<std::string>()->value_name("FILE.html"),
                         "and to this page");
   return options;
@@ -274,11 +286,12 @@ bool asks_for_view(const po::variables_map& arguments) {
 
 void check_trains(const po::variables_map& arguments, const std::string& mode) {
   const std::set<std::string> of_find_fault = {"inject_weights", "inject_data", "map"};
-  for (const char* option : {"inject_weights", "inject_data", "inject_grads", "inject_inputs",
-                             "map", "op_error", "twice", "lr_zero", "resize_embeddings"}) {
-    check<ValueError>(
-        arguments.count(option) == 0 || (mode == "find_fault" && of_find_fault.contains(option)),
-        "--", mode, " and --", option, " exclude each other");
+  for (const char* option :
+       {"inject_weights", "inject_data", "inject_grads", "inject_inputs", "map", "op_error",
+        "twice", "lr_zero", "prove", "trace_step", "resize_embeddings"}) {
+    check<ValueError>(arguments.count(option) == 0 || mode == option ||
+                          (mode == "find_fault" && of_find_fault.contains(option)),
+                      "--", mode, " and --", option, " exclude each other");
   }
 }
 

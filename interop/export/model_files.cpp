@@ -53,9 +53,9 @@ bool is_of_the_model(const std::string& name) {
       ".ckpt",        ".gguf",
       ".msgpack",     ".h5",
       ".onnx"};
-  constexpr std::array<std::string_view, 7> kOther = {
-      "config.json",         "config.yaml",     "manifest.json",    "training_state.json",
-      "adapter_config.json", "base_model.json", "pytorch_model.bin"};
+  constexpr std::array<std::string_view, 8> kOther = {
+      "config.json",         "config.yaml",     "manifest.json",     "training_state.json",
+      "adapter_config.json", "base_model.json", "pytorch_model.bin", "hashes.json"};
   return !name.starts_with(".") &&
          std::none_of(kWeightEndings.begin(), kWeightEndings.end(),
                       [&](std::string_view ending) { return name.ends_with(ending); }) &&

@@ -1,12 +1,13 @@
 // The collectives as messages between ranks. The same for all transports, so the same bits. What is
 // sent when is in schedule.h.
 //
-// Reductions take the ranks' contributions in rank order. In groups of up to kMostDirect ranks each
-// reduces one piece and sends the result round; a small tensor goes to every rank whole, which
-// saves a round. In larger ones the sums travel along a chain, those of a small tensor through a
-// tree. All-gather: directly, in larger groups round a ring or, of small pieces, through the tree.
-// All-to-all sends directly; broadcast goes down a binomial tree; a barrier is the dissemination of
-// Hensgen, Finkel and Manber 1988.
+// Reductions take the ranks' contributions in rank order, in exact mode as a balanced tree (see
+// reduce_order()), for which one rank has all contributions to a piece at hand. In groups of up to
+// kMostDirect ranks each reduces one piece and sends the result round; a small tensor goes to every
+// rank whole, which saves a round. In larger ones the sums travel along a chain, those of a small
+// tensor through a tree. All-gather: directly, in larger groups round a ring or, of small pieces,
+// through the tree. All-to-all sends directly; broadcast goes down a binomial tree; a barrier is
+// the dissemination of Hensgen, Finkel and Manber 1988.
 #pragma once
 
 #include <memory>

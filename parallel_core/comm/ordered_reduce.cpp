@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cassert>
 #include <cstddef>
 #include <cstring>
 
 #include "autograd/kernels/elementwise/elementwise.h"
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/parallel_for.h"
 
 namespace tapestry {
@@ -28,6 +31,36 @@ kernels::BinaryOp kernel_of(ReduceOp op) {
 
 const std::byte* at(const void* base, int64_t bytes) {
   return static_cast<const std::byte*>(base) + bytes;
+}
+
+// Sums of 1, 2, 4 ... inputs wait for their neighbours, as the digits of a binary number do.
+void tree_reduce(
+    ReduceOp op, DType dtype, int64_t n, const std::vector<const void*>& inputs, void* y) {
+  assert(std::has_single_bit(inputs.size()));
+  constexpr int64_t kTreeBlock = 512;
+  const DType sum_dtype = carried_dtype(dtype);
+  const kernels::BinaryRow combine = kernels::binary_row(kernel_of(op), sum_dtype);
+  const kernels::UnaryRow to_sum = kernels::cast_row(dtype, sum_dtype);
+  const kernels::UnaryRow from_sum = kernels::cast_row(sum_dtype, dtype);
+  const int64_t size = size_of(dtype);
+  const auto levels = static_cast<size_t>(std::bit_width(inputs.size()));
+  kernels::parallel_for(n, kernels::kGrainSize, [&](int64_t begin, int64_t end) {
+    std::vector<double> memory((levels + 1) * kTreeBlock);
+    for (int64_t i = begin; i < end; i += kTreeBlock) {
+      const int64_t count = std::min(kTreeBlock, end - i);
+      for (size_t r = 0; r < inputs.size(); ++r) {
+        double* sum = memory.data() + levels * kTreeBlock;
+        to_sum(count, at(inputs[r], i * size), 1, sum, 1);
+        size_t level = 0;
+        for (; (r >> level & 1U) != 0; ++level) {
+          combine(count, memory.data() + level * kTreeBlock, 1, sum, 1, sum, 1);
+        }
+        std::copy_n(sum, kTreeBlock, memory.data() + level * kTreeBlock);
+      }
+      from_sum(count, memory.data() + (levels - 1) * kTreeBlock, 1,
+               static_cast<std::byte*>(y) + i * size, 1);
+    }
+  });
 }
 
 }  // namespace
@@ -66,8 +99,22 @@ void reduce_step(ReduceOp op,
   });
 }
 
-void ordered_reduce(
-    ReduceOp op, DType dtype, int64_t n, const std::vector<const void*>& inputs, void* y) {
+ReduceOrder reduce_order(ReduceOp op, DType dtype, int ranks) {
+  const bool is_tree = in_exact() && op == ReduceOp::kSum && carried_dtype(dtype) == kFloat32 &&
+                       std::has_single_bit(static_cast<unsigned>(ranks));
+  return is_tree ? ReduceOrder::kTree : ReduceOrder::kRanks;
+}
+
+void ordered_reduce(ReduceOp op,
+                    DType dtype,
+                    int64_t n,
+                    const std::vector<const void*>& inputs,
+                    void* y,
+                    ReduceOrder order) {
+  if (order == ReduceOrder::kTree) {
+    tree_reduce(op, dtype, n, inputs, y);
+    return;
+  }
   const DType sum_dtype = carried_dtype(dtype);
   const bool widen = sum_dtype != dtype;
   const kernels::BinaryRow combine = kernels::binary_row(kernel_of(op), sum_dtype);

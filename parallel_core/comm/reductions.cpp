@@ -22,7 +22,8 @@ class SmallAllReduce final : public ScheduledOperation {
             make_exchange(static_cast<int>(members.world_ranks.size()), members.rank),
             Background::kNo),
         tensor_(tensor),
-        scratch_(comm_scratch(tensor_.bytes() * size())) {}
+        scratch_(comm_scratch(tensor_.bytes() * size())),
+        order_(reduce_order(label.reduce_op, tensor.dtype(), size())) {}
 
  private:
   Place outgoing(int /*to*/, int /*part*/) override { return {tensor_.at(0), tensor_.bytes()}; }
@@ -37,12 +38,14 @@ class SmallAllReduce final : public ScheduledOperation {
     for (int r = 0; r < size(); ++r) {
       inputs.push_back(r == rank() ? tensor_.at(0) : incoming(r, 0).data);
     }
-    ordered_reduce(label().reduce_op, tensor_.dtype(), tensor_.numel(), inputs, tensor_.at(0));
+    ordered_reduce(label().reduce_op, tensor_.dtype(), tensor_.numel(), inputs, tensor_.at(0),
+                   order_);
     scratch_.reset();
   }
 
   TensorBytes tensor_;
   Ref<Storage> scratch_;
+  ReduceOrder order_;
 };
 
 class DirectReduction final : public ScheduledOperation {
@@ -58,7 +61,8 @@ class DirectReduction final : public ScheduledOperation {
         layout_(layout),
         all_reduce_(all_reduce),
         output_(output),
-        input_(input) {
+        input_(input),
+        order_(reduce_order(label.reduce_op, input.dtype(), size())) {
     slot_bytes_ = std::min(layout.segment, std::max<int64_t>(1, layout.piece)) * input_.element();
     const int64_t slots = std::min<int64_t>(kWindow, layout.segments(rank()));
     scratch_ = comm_scratch(slots * size() * slot_bytes_);
@@ -92,7 +96,7 @@ class DirectReduction final : public ScheduledOperation {
       inputs.push_back(r == rank() ? input_.at(first) : slot(segment, r));
     }
     ordered_reduce(label().reduce_op, input_.dtype(), layout_.count(rank(), segment), inputs,
-                   output_.at(all_reduce_ ? first : first - layout_.begin(rank())));
+                   output_.at(all_reduce_ ? first : first - layout_.begin(rank())), order_);
   }
 
   DirectLayout layout_;
@@ -101,6 +105,7 @@ class DirectReduction final : public ScheduledOperation {
   TensorBytes input_;
   int64_t slot_bytes_ = 0;
   Ref<Storage> scratch_;
+  ReduceOrder order_;
 };
 
 class ChainReduction final : public ScheduledOperation {
@@ -219,7 +224,8 @@ class TreeAllReduce final : public ScheduledOperation {
                                static_cast<int>(members.world_ranks.size()), members.rank)),
         tree_{size(), rank()},
         tensor_(tensor),
-        scratch_(comm_scratch(tree_.subtree() * tensor_.bytes())) {
+        scratch_(comm_scratch(tree_.subtree() * tensor_.bytes())),
+        order_(reduce_order(label.reduce_op, tensor.dtype(), size())) {
     copy_bytes(scratch_->data(), tensor_.at(0), tensor_.bytes());
   }
 
@@ -241,13 +247,30 @@ class TreeAllReduce final : public ScheduledOperation {
     for (int r = 0; r < size(); ++r) {
       inputs.push_back(contribution(r));
     }
-    ordered_reduce(label().reduce_op, tensor_.dtype(), tensor_.numel(), inputs, tensor_.at(0));
+    ordered_reduce(label().reduce_op, tensor_.dtype(), tensor_.numel(), inputs, tensor_.at(0),
+                   order_);
   }
 
   Tree tree_;
   TensorBytes tensor_;
   Ref<Storage> scratch_;
+  ReduceOrder order_;
 };
+
+std::shared_ptr<Operation> make_direct_all_reduce(const Label& label,
+                                                  const Members& members,
+                                                  const Tensor& tensor) {
+  const auto ranks = static_cast<int>(members.world_ranks.size());
+  return std::make_shared<DirectReduction>(
+      label, members, tensor, tensor,
+      DirectLayout::all_reduce(ranks, tensor.numel(), size_of(tensor.dtype())), true);
+}
+
+// Whether one rank gets all contributions to a piece at hand: in small groups, and where they are
+// not taken in the order of the ranks.
+bool is_direct(const Label& label, DType dtype, int ranks) {
+  return ranks <= kMostDirect || reduce_order(label.reduce_op, dtype, ranks) == ReduceOrder::kTree;
+}
 
 }  // namespace
 
@@ -260,12 +283,13 @@ std::shared_ptr<Operation> make_all_reduce(const Label& label,
     if (bytes <= SmallAllReduce::kMaxBytes) {
       return std::make_shared<SmallAllReduce>(label, members, tensor);
     }
-    return std::make_shared<DirectReduction>(
-        label, members, tensor, tensor,
-        DirectLayout::all_reduce(ranks, tensor.numel(), size_of(tensor.dtype())), true);
+    return make_direct_all_reduce(label, members, tensor);
   }
   if (bytes <= TreeAllReduce::kMaxBytes) {
     return std::make_shared<TreeAllReduce>(label, members, tensor);
+  }
+  if (is_direct(label, tensor.dtype(), ranks)) {
+    return make_direct_all_reduce(label, members, tensor);
   }
   return std::make_shared<ChainReduction>(
       label, members, tensor, tensor,
@@ -277,7 +301,7 @@ std::shared_ptr<Operation> make_reduce_scatter(const Label& label,
                                                const Tensor& output,
                                                const Tensor& input) {
   const auto ranks = static_cast<int>(members.world_ranks.size());
-  if (ranks <= kMostDirect) {
+  if (is_direct(label, input.dtype(), ranks)) {
     return std::make_shared<DirectReduction>(
         label, members, output, input,
         DirectLayout::reduce_scatter(ranks, input.numel(), size_of(input.dtype())), false);

@@ -3,6 +3,8 @@
 #include <array>
 #include <utility>
 
+#include "autograd/kernels/machine/exact.h"
+#include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/rows.h"
 #include "autograd/ops/shape_ops.h"
@@ -65,6 +67,9 @@ struct Plan {
     return x.slice(1, segment * heads, (segment + 1) * heads)
         .slice(2, half * chunk, (half + 1) * chunk);
   }
+  Tensor queries(const Tensor& x, int64_t segment) const {
+    return x.slice(1, segment * heads, (segment + 1) * heads);
+  }
   Tensor keys(const Tensor& x, int64_t segment) const {
     return x.slice(1, segment * groups, (segment + 1) * groups);
   }
@@ -74,6 +79,16 @@ struct Plan {
   }
   Tensor logsumexp(const Tensor& lse, int64_t segment, int half) const {
     return lse.select(0, segment).select(0, half);
+  }
+  Tensor logsumexp_of_both(const Tensor& lse, int64_t segment) const {
+    return cat({logsumexp(lse, segment, 0), logsumexp(lse, segment, 1)}, 2);
+  }
+  /// Of exact mode, for both halves in one call.
+  kernels::AttentionLeaves leaves() const {
+    kernels::AttentionLeaves out = attention_leaves(2 * chunk);
+    out.late_shift =
+        (layout.chunk_of(layout.rank, 1) - layout.chunk_of(layout.rank, 0) - 1) * chunk;
+    return out;
   }
   /// Keys that a half of the queries can see.
   int64_t visible(int half, bool causal) const {
@@ -101,6 +116,18 @@ struct Plan {
     if (whole.dropout_p > 0) {
       options.dropout_place.start[1] += segment * heads;
       options.dropout_place.start[2] = options.q_offset;
+    }
+    return options;
+  }
+  /// Those of the first half with the mask of both.
+  AttentionOptions options_of_both(const AttentionOptions& whole,
+                                   const Tensor& mask,
+                                   const Tensor& starts,
+                                   const Tensor& sinks,
+                                   int64_t segment) const {
+    AttentionOptions options = options_of(whole, {}, starts, sinks, segment, 0);
+    if (mask.defined()) {
+      options.mask = mask.slice(3, 0, visible(1, whole.causal));
     }
     return options;
   }
@@ -187,14 +214,15 @@ class ScatteredGradients {
     work_ = plan.layout.group->reduce_scatter_async(own_, by_rank);
   }
 
-  /// Waits, and writes the segment's part of dk and dv. Nothing if none is under way.
-  void finish(const Tensor& dk, const Tensor& dv) {
+  /// Waits, and writes the segment's part of dk, times `k_factor`, and dv. Nothing if none is under
+  /// way.
+  void finish(const Tensor& dk, const Tensor& dv, double k_factor) {
     if (work_ == nullptr) {
       return;
     }
     std::exchange(work_, nullptr)->wait();
     const KeysAndValues own(*plan_, own_);
-    copy_values(own.k, plan_->keys(dk, segment_));
+    copy_values(k_factor == 1 ? own.k : mul(own.k, k_factor), plan_->keys(dk, segment_));
     copy_values(own.v, plan_->keys(dv, segment_));
     own_ = {};
   }
@@ -289,27 +317,42 @@ struct ContextParallelAttention {
     Tensor dq = empty_by_rows(queries, plan.dim);
     Tensor dk = empty_by_rows(own_keys, plan.dim);
     Tensor dv = empty_by_rows(own_keys, plan.value_dim);
-    const Tensor dsinks = logits.defined() ? zeros(logits.shape(), kFloat64) : Tensor();
+    AttentionGradients all{dq, dk, dv};
+    set_sink_gradients(logits, all);
+    const auto of_segment = [&](int64_t segment, const Tensor& some_dq, const KeysAndValues& sums) {
+      return AttentionGradients{some_dq, sums.k, sums.v, plan.heads_of(all.dsinks, segment),
+                                all.exact_dsinks};
+    };
+    const bool by_leaves = in_exact();  // then the factor of dk comes after the sum over ranks
+    const double k_factor = by_leaves ? attention_scale(options, plan.dim) : 1;
     ScatteredGradients under_way;
     for_each_segment(plan, own_keys, own_values, [&](int64_t segment, const KeysAndValues& keys) {
       const KeysAndValues sums(plan,
                                zeros({plan.numbers(plan.length())}, wide_dtype(queries.dtype())));
       for (const int half : {0, 1}) {
-        const int64_t visible = plan.visible(half, options.causal);
+        const int64_t visible = plan.visible(by_leaves ? 1 : half, options.causal);
         const KeysAndValues seen = keys.positions(0, visible);
         const KeysAndValues seen_sums = sums.positions(0, visible);
+        if (by_leaves) {  // a leaf has queries of both halves
+          attention_backward(plan.queries(queries, segment), seen.k, seen.v,
+                             plan.options_of_both(options, seen_mask, documents, logits, segment),
+                             {plan.queries(y, segment), plan.logsumexp_of_both(row_lse, segment)},
+                             plan.queries(dy, segment),
+                             of_segment(segment, plan.queries(dq, segment), seen_sums),
+                             plan.leaves());
+          break;
+        }
         attention_backward(plan.queries(queries, segment, half), seen.k, seen.v,
                            plan.options_of(options, seen_mask, documents, logits, segment, half),
                            {plan.queries(y, segment, half), plan.logsumexp(row_lse, segment, half)},
                            plan.queries(dy, segment, half),
-                           {plan.queries(dq, segment, half), seen_sums.k, seen_sums.v,
-                            plan.heads_of(dsinks, segment)});
+                           of_segment(segment, plan.queries(dq, segment, half), seen_sums));
       }
-      under_way.finish(dk, dv);
+      under_way.finish(dk, dv, k_factor);
       under_way = ScatteredGradients(plan, sums, segment);
     });
-    under_way.finish(dk, dv);
-    return {dq, dk, dv, Tensor(), Tensor(), dsinks.defined() ? dsinks.to(logits.dtype()) : dsinks};
+    under_way.finish(dk, dv, k_factor);
+    return {dq, dk, dv, Tensor(), Tensor(), sink_gradient(logits, all)};
   }
 };
 
@@ -372,8 +415,7 @@ Tensor context_parallel_attention(const Tensor& q,
   maskless.mask = {};
   maskless.document_starts = {};
   maskless.sinks = {};
-  const Tensor sinks =
-      options.sinks.defined() ? options.sinks.to(wide_dtype(q.dtype())) : options.sinks;
+  const Tensor sinks = sinks_for(options.sinks, q.dtype());
   return apply_op(ContextParallelAttention{maskless, layout, {}, {}, {}, {}, {}, {}, {}, {}}, q, k,
                   v, options.mask, options.document_starts, sinks);
 }

@@ -20,9 +20,9 @@ namespace tapestry {
 /// Keys and values are gathered for a few groups of heads at a time, while the groups before them
 /// are computed, and again in backward: kept are only the rank's own q, k, v, out and one number
 /// per row. The gradients of keys and values are summed in float32, over the rank's queries and
-/// then, in the order of ranks, over ranks. A rank communicates per call B G S (D + E) elements of
-/// the inputs' dtype in either pass, and as many of float32 in backward. Source: Dubey et al. 2024,
-/// arXiv:2407.21783, section 3.3.2.
+/// then, in the order of ranks, over ranks; in exact mode all of it is the tree that one rank has.
+/// A rank communicates per call B G S (D + E) elements of the inputs' dtype in either pass, and as
+/// many of float32 in backward. Source: Dubey et al. 2024, arXiv:2407.21783, section 3.3.2.
 ///
 /// max_logits [H] are raised to the maxima over the rank's own queries.
 ///

@@ -65,6 +65,7 @@ struct CheckpointOptions {
   std::string base_model;
   /// JSON object of the trainer's own, saved beside the optimizer's state; empty: weights alone.
   std::string training_state;
+  std::string hashes;  ///< content of hashes.json (stored_hashes.h); empty: none
   /// Weights beyond this are divided among several files; parts of a tensor in a .ckpt file do not
   /// get larger.
   uint64_t max_shard_bytes = 5'000'000'000;

@@ -25,6 +25,7 @@
 #include "parallel_core/dist_checkpointing/peft_plan.h"
 #include "parallel_core/dist_checkpointing/shard_files.h"
 #include "parallel_core/dist_checkpointing/slice_runs.h"
+#include "parallel_core/dist_checkpointing/stored_hashes.h"
 #include "parallel_core/dist_checkpointing/stored_tensors.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
@@ -249,6 +250,9 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
     }
   }
   texts_["config.yaml"] = options_.resolved_config;
+  if (!options_.hashes.empty()) {
+    texts_[kHashesFile] = options_.hashes;
+  }
   if (!options_.training_state.empty()) {
     texts_[kTrainingStateFile] =
         training_state_text(options_.training_state, step_, saved, optimizer);

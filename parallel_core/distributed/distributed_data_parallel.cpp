@@ -1,11 +1,13 @@
 #include "parallel_core/distributed/distributed_data_parallel.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <utility>
 
+#include "autograd/kernels/exact_sums.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
@@ -112,6 +114,7 @@ void DistributedDataParallel::State::add_bucket(std::vector<ParamAndGradBucket::
           .param_dtype = dtype,
           .compute_dtype = options.compute_dtype,
           .grad_dtype = options.grad_dtype,
+          .exact = options.exact,
           .seed = options.seed,
           .on_open = [this](ParamAndGradBucket& page) { opened(page); }},
       ranks));
@@ -260,17 +263,19 @@ void DistributedDataParallel::State::measure(const ParamAndGradBucket::Placed& p
   Tensor gradient = placed.parameter->main_grad();
   if (passes > 1 && bucket_of(placed.name).frees_gradients()) {
     const MemoryKindGuard kind(MemoryKind::kGradient);
-    gradient = gradient.dtype() == kFloat32 ? gradient : gradient.to(kFloat32);
+    const DType dtype = options.exact ? kFloat64 : kFloat32;
+    gradient = gradient.dtype() == dtype ? gradient : gradient.to(dtype);
     Tensor& sum = local_sums[placed.name];
     if (sum.defined()) {
-      kernels::axpy(kFloat32, gradient.numel(), 1, gradient.raw(), sum.raw());
+      kernels::axpy(dtype, gradient.numel(), 1, gradient.raw(), sum.raw());
     } else {
       sum = dense_copy(gradient);
     }
     gradient = sum;
   }
   (*local_squares)[placed.name] =
-      kernels::sum_of_squares(gradient.dtype(), gradient.numel(), gradient.raw());
+      kernels::sum_of_squares(gradient.dtype(), gradient.numel(), gradient.raw()) *
+      (options.exact ? std::ldexp(1.0, 2 * kernels::kExactUnitExponent) : 1.0);
 }
 
 void DistributedDataParallel::State::reduce(size_t number) {
@@ -366,6 +371,7 @@ void DistributedDataParallel::start_step(int64_t step, int64_t backward_passes) 
   s.hooks_are_active = true;
   s.passes = backward_passes;
   squares_of_step().clear();
+  set_largest_sum({});
   s.reduced.assign(s.buckets.size(), false);
   s.missing.clear();
   for (const auto& bucket : s.buckets) {
@@ -393,6 +399,22 @@ void DistributedDataParallel::finish_reduce() {
     bucket->finish_reduce();
   }
   s.local_sums.clear();
+  if (exact()) {
+    round_gradients();
+  }
+}
+
+void DistributedDataParallel::round_gradients() {
+  LargestSum largest;
+  for (const auto& bucket : state_->buckets) {
+    const double units = bucket->round_gradients();
+    if (std::isnan(units)) {
+      largest.units = units;
+    } else if (units > largest.units) {  // never, once that is NaN
+      largest = {units, units > kernels::kExactLimit ? bucket->largest_gradient().name : ""};
+    }
+  }
+  set_largest_sum(std::move(largest));
 }
 
 ModelGradients::Held DistributedDataParallel::held_gradient(
@@ -422,6 +444,13 @@ double DistributedDataParallel::squares(
 
 double DistributedDataParallel::sum_over_pieces(double value, bool of_experts) const {
   return shards_optimizer() ? sum_over(of_experts ? expert_group() : group(), value) : value;
+}
+
+ProcessGroup* DistributedDataParallel::pieces_group(bool of_experts) const {
+  if (!shards_optimizer()) {
+    return nullptr;
+  }
+  return of_experts ? &expert_group() : &group();
 }
 
 void DistributedDataParallel::gather_gradients() {
@@ -497,6 +526,7 @@ std::unique_ptr<DistributedDataParallel> get_data_parallel(const AllConfig& conf
       .overlap_grad_reduce = t.overlap_grad_reduce && !last_stages_wait,
       .overlap_param_gather = config.optimizer_config.overlap_param_gather,
       .grad_dtype = config.optimizer_config.main_grads_dtype,
+      .exact = t.exact,
       .compute_dtype = config.model_config.compute_dtype,
       .seed = static_cast<uint64_t>(t.seed),
       .param_dtype =

@@ -28,6 +28,8 @@ struct DataParallelOptions {
   /// where it is first touched.
   bool overlap_param_gather = false;
   DType grad_dtype = kFloat32;
+  /// Gradients are exact sums until finish_reduce(), then float32, which grad_dtype must be.
+  bool exact = false;
   DType compute_dtype = kFloat32;
   uint64_t seed = 0;  ///< of the stochastic rounding of bfloat16 gradients
   /// The dtype that a parameter is to have from here on; left out: the one it has. Only for sharded
@@ -84,12 +86,14 @@ class DistributedDataParallel final : public ModelGradients {
 
   void start_step(int64_t step, int64_t backward_passes) override;
   void finish_reduce() override;
+  bool exact() const override { return options().exact; }
   void scale(double factor) override;
   double squares(const std::function<bool(const nn::Parameter&)>& counts) const override;
   /// All of it, or with a sharded optimizer its piece [n]. Parameters in a bucket of their own are
   /// cut alike wherever they have one size.
   Held held_gradient(const nn::Module::NamedParameter& entry) const override;
   double sum_over_pieces(double value, bool of_experts) const override;
+  ProcessGroup* pieces_group(bool of_experts) const override;
   void gather_gradients() override;
   void release_gradients() override;
   /// The pieces have been updated: starts bringing the parameters together.
@@ -98,6 +102,8 @@ class DistributedDataParallel final : public ModelGradients {
   void finish_gather();
 
  private:
+  void round_gradients();
+
   struct State;
   std::shared_ptr<State> state_;
 };

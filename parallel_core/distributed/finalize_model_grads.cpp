@@ -62,7 +62,11 @@ void sum_shares(const ParameterList& parameters, bool of_experts) {
   if (size == 0) {
     return;
   }
-  const Tensor buffer = zeros({size});
+  // Exact sums are added without rounding.
+  const bool exact = std::any_of(summands.begin(), summands.end(), [](const Summand& summand) {
+    return summand.gradient.dtype() == kFloat64;
+  });
+  const Tensor buffer = zeros({size}, exact ? kFloat64 : kFloat32);
   for (const Summand& summand : summands) {
     copy_values(summand.gradient, place(buffer, summand));
   }
@@ -79,24 +83,29 @@ void all_reduce_partial_gradients(const ParameterList& parameters) {
   sum_shares(parameters, /*of_experts=*/true);
 }
 
+Tensor part_with_copies(const nn::LogicalTensor& logical, const Tensor& gradient, int64_t first) {
+  // A rank with copies has one group of heads, so the slice lies together in its parameter.
+  int64_t outer = 1;
+  int64_t inner = 1;
+  for (int64_t i = 0; i < logical.view_shape.size(); ++i) {
+    (i < logical.axis ? outer : inner) *= i == logical.axis ? 1 : logical.view_shape[i];
+  }
+  check<RuntimeError>(outer == 1, "gradient norm: the slices of '", logical.name,
+                      "' that several ranks hold do not lie together");
+  const int64_t size = gradient.numel();
+  const int64_t begin = std::clamp<int64_t>(logical.begin * inner - first, 0, size);
+  const int64_t end = std::clamp<int64_t>(logical.end * inner - first, begin, size);
+  return dense(gradient).view({-1}).slice(0, begin, end);
+}
+
 double repeated_squares(const nn::Parameter& parameter, const Tensor& gradient, int64_t first) {
   double squares = 0;
   for (const nn::LogicalTensor& logical : parameter.logical()) {
     if (logical.copies == 1) {
       continue;
     }
-    // A rank with copies has one group of heads, so the slice lies together in its parameter.
-    int64_t outer = 1;
-    int64_t inner = 1;
-    for (int64_t i = 0; i < logical.view_shape.size(); ++i) {
-      (i < logical.axis ? outer : inner) *= i == logical.axis ? 1 : logical.view_shape[i];
-    }
-    check<RuntimeError>(outer == 1, "gradient norm: the slices of '", logical.name,
-                        "' that several ranks hold do not lie together");
-    const int64_t begin = std::max(logical.begin * inner - first, int64_t{0});
-    const int64_t end = std::min(logical.end * inner - first, gradient.numel());
-    if (begin < end) {
-      const Tensor values = dense(gradient).view({-1}).slice(0, begin, end);
+    const Tensor values = part_with_copies(logical, gradient, first);
+    if (values.numel() > 0) {
       const auto copies = static_cast<double>(logical.copies);
       squares += kernels::sum_of_squares(values.dtype(), values.numel(), values.raw()) *
                  (copies - 1) / copies;

@@ -19,26 +19,32 @@ class OnDemandGradients final : public ModelGradients {
  public:
   struct Options {
     DType dtype = kFloat32;  ///< or bfloat16, whose sums are rounded stochastically
+    bool exact = false;      ///< exact sums, which become float32
     uint64_t seed = 0;       ///< with element, step and contribution: of these random numbers
   };
-  /// The parameters outlive the object. TypeError unless dtype is float32 or bfloat16.
+  /// The parameters outlive the object. TypeError unless dtype is float32 or bfloat16,
+  /// ValueError unless it is float32 in exact mode.
   OnDemandGradients(const std::vector<nn::Module::NamedParameter>& parameters,
                     const Options& options);
 
   void start_step(int64_t step, int64_t backward_passes) override;
   /// Sums what tensor-parallel ranks and stages have to add (finalize_model_grads).
   void finish_reduce() override;
+  bool exact() const override { return exact_; }
   void scale(double factor) override;
   double squares(const std::function<bool(const nn::Parameter&)>& counts) const override;
   Held held_gradient(const nn::Module::NamedParameter& entry) const override;
   double sum_over_pieces(double value, bool /*of_experts*/) const override { return value; }
+  ProcessGroup* pieces_group(bool /*of_experts*/) const override { return nullptr; }
   void gather_gradients() override {}
   void release_gradients() override {}
   void parameters_changed() override {}
 
  private:
   static double squares_of(const nn::Parameter& parameter);
+  void round_gradients();
 
+  bool exact_;
   uint64_t seed_;
   std::vector<const nn::Parameter*> parameters_;
   std::vector<std::string> names_;

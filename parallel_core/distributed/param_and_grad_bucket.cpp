@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "autograd/kernels/exact_squares.h"
+#include "autograd/kernels/exact_sums.h"
 #include "autograd/kernels/optimizer.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
@@ -41,6 +43,8 @@ ParamAndGradBucket::ParamAndGradBucket(std::vector<Placed> parameters,
       self_(std::make_shared<ParamAndGradBucket*>(this)) {
   check<ValueError>(!options.paged || options.sharding == Sharding::kParameters,
                     "bucket: only sharded parameters can be paged");
+  check<ValueError>(!options.exact || options.grad_dtype == kFloat32,
+                    "bucket: exact sums are rounded to float32, not ", name_of(options.grad_dtype));
   for (Placed& placed : parameters_) {
     placed.offset = size_;
     size_ += padded(placed.parameter->numel(), kAlignment);
@@ -80,31 +84,43 @@ std::pair<int64_t, int64_t> ParamAndGradBucket::range_of(const Placed& placed, i
 
 void ParamAndGradBucket::make_gradients() {
   const MemoryKindGuard kind(MemoryKind::kGradient);
-  const DType dtype = options_.grad_dtype;
-  const int64_t first = group_.rank() * shard_size();
-  if (options_.sharding < Sharding::kGradients) {
-    grads_ = zeros({size_}, dtype);
-    grad_shard_ = flat(grads_, first, shard_size());
+  is_open_ = options_.exact;
+  const DType dtype = sum_dtype();
+  const bool whole = !frees_gradients();
+  if (whole) {
+    show_gradients(zeros({size_}, dtype), {});
   } else {
     grad_window_ = make_window(dtype, &ParamAndGradBucket::open_gradients);
-    grad_shard_ = zeros({shard_size()}, dtype);
+    show_gradients({}, zeros({shard_size()}, dtype));
   }
+  // Of exact sums pieces have the place where they are rounded to.
+  const Tensor memory = whole ? grads_ : grad_shard_;
+  const Tensor numbers = is_open_ ? rounded_view(memory) : memory;
+  const int64_t own = whole ? group_.rank() * shard_size() : 0;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    ParameterPiece& piece = pieces_[i];
+    piece.gradient = flat(numbers, own + start_of(i), piece.end - piece.begin);
+    piece.values.set_main_grad(piece.gradient);
+  }
+  if (frees_gradients() && dtype == kBFloat16) {
+    number_shard();
+  }
+}
+
+// Makes these the gradients, in the dtype that they have; without `whole` they are in the window,
+// otherwise the shard is a part of them.
+void ParamAndGradBucket::show_gradients(const Tensor& whole, const Tensor& shard) {
+  grads_ = whole;
+  grad_shard_ = whole.defined() ? flat(whole, group_.rank() * shard_size(), shard_size()) : shard;
+  const DType dtype = grad_shard_.dtype();
   for (const Placed& placed : parameters_) {
     const nn::Parameter& parameter = *placed.parameter;
-    const Ref<Storage>& storage = grads_.defined() ? grads_.storage() : grad_window_;
+    const Ref<Storage>& storage = whole.defined() ? whole.storage() : grad_window_;
     const Tensor main_grad = on_storage(storage, placed.offset, parameter.shape(), dtype);
     parameter.set_main_grad(main_grad);
     if (dtype == kBFloat16 && parameter.numel() > 0) {
       number_main_grad(parameter, gradient_numbers(placed.name, parameter));
     }
-  }
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    ParameterPiece& piece = pieces_[i];
-    piece.gradient = flat(grad_shard_, start_of(i), piece.end - piece.begin);
-    piece.values.set_main_grad(piece.gradient);
-  }
-  if (frees_gradients() && dtype == kBFloat16) {
-    number_shard();
   }
 }
 
@@ -182,8 +198,13 @@ void ParamAndGradBucket::place_parameters() {
 std::byte* ParamAndGradBucket::open_gradients() {
   finish_reduce();  // the memory of before is still being read
   const MemoryKindGuard kind(MemoryKind::kGradient);
-  grads_ = empty({size_}, options_.grad_dtype);
-  // Gaps are summed over the ranks like everything else.
+  grads_ = empty({size_}, sum_dtype());
+  clear_gaps();
+  return static_cast<std::byte*>(grads_.raw());
+}
+
+// Gaps between gradients are summed over the ranks like everything else.
+void ParamAndGradBucket::clear_gaps() const {
   const auto clear = [&](int64_t begin, int64_t end) {
     const Tensor gap = flat(grads_, begin, end - begin);
     copy_values(broadcast_view(scalar(0, gap.dtype()), gap.shape()), gap);
@@ -194,7 +215,6 @@ std::byte* ParamAndGradBucket::open_gradients() {
     end = placed.offset + placed.parameter->numel();
   }
   clear(end, size_);
-  return static_cast<std::byte*>(grads_.raw());
 }
 
 std::byte* ParamAndGradBucket::open_parameters() {
@@ -221,6 +241,19 @@ std::byte* ParamAndGradBucket::open_copies() {
 
 void ParamAndGradBucket::zero(int64_t step) {
   step_ = step;
+  if (options_.exact && !is_open_) {
+    is_open_ = true;
+    const auto sums_in = [](const Tensor& numbers) {
+      return numbers.defined() && numbers.offset() == 0
+                 ? on_storage(numbers.storage(), 0, numbers.shape(), kFloat64)
+                 : Tensor();
+    };
+    release_gradients();
+    show_gradients(sums_in(grads_), sums_in(grad_shard_));
+    if (grads_.defined()) {
+      clear_gaps();
+    }
+  }
   reductions_ = 0;
   shard_is_fresh_ = true;
   forget_gradients();
@@ -252,7 +285,7 @@ void ParamAndGradBucket::start_reduce() {
   reduced_ = grad_shard_;
   if (!shard_is_fresh_) {
     const MemoryKindGuard kind(MemoryKind::kGradient);
-    reduced_ = empty({shard_size()}, options_.grad_dtype);
+    reduced_ = empty({shard_size()}, sum_dtype());
   }
   reduction_ = group_.reduce_scatter_async(reduced_, grads_);
   ++reductions_;
@@ -286,8 +319,48 @@ void ParamAndGradBucket::add_to_shard() {
     kernels::add_stochastic(kBFloat16, shard_size(), reduced_.raw(), options_.seed,
                             nn::in_stream(shard_numbers_, stream), grad_shard_.data<BFloat16>());
   } else {
-    kernels::axpy(options_.grad_dtype, shard_size(), 1, reduced_.raw(), grad_shard_.raw());
+    kernels::axpy(sum_dtype(), shard_size(), 1, reduced_.raw(), grad_shard_.raw());
   }
+}
+
+double ParamAndGradBucket::round_gradients() {
+  if (!is_open_) {
+    return 0;
+  }
+  finish_reduce();
+  is_open_ = false;
+  const bool whole = !frees_gradients();
+  const Tensor sums = options_.sharding == Sharding::kNone ? grads_ : grad_shard_;
+  if (whole) {
+    show_gradients(rounded_view(grads_), {});
+  } else {
+    grad_window_->close();
+    show_gradients({}, rounded_view(grad_shard_));
+    forget_gradients();
+  }
+  const Tensor& numbers = options_.sharding == Sharding::kNone ? grads_ : grad_shard_;
+  return kernels::exact_to_float32(sums.numel(), sums.data<double>(), numbers.data<float>());
+}
+
+// What this rank holds of the reduced gradient of a parameter.
+Tensor ParamAndGradBucket::held_gradient(size_t index) const {
+  return options_.sharding == Sharding::kNone
+             ? flat(grads_, parameters_[index].offset, parameters_[index].parameter->numel())
+             : pieces_[index].gradient;
+}
+
+const ParamAndGradBucket::Placed& ParamAndGradBucket::largest_gradient() const {
+  size_t found = 0;
+  float largest = 0;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Tensor held = held_gradient(i);
+    const float own = kernels::largest_magnitude(held.numel(), held.data<float>());
+    if (own > largest) {
+      largest = own;
+      found = i;
+    }
+  }
+  return parameters_[found];
 }
 
 void ParamAndGradBucket::gather_gradients() {
@@ -316,13 +389,10 @@ void ParamAndGradBucket::scale(double factor) {
 }
 
 double ParamAndGradBucket::squares(const std::function<bool(const nn::Parameter&)>& counts) const {
-  const bool whole = options_.sharding == Sharding::kNone;
   double sum = 0;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const Placed& placed = parameters_[i];
-    if (counts(*placed.parameter)) {
-      const Tensor held =
-          whole ? flat(grads_, placed.offset, placed.parameter->numel()) : pieces_[i].gradient;
+    if (counts(*parameters_[i].parameter)) {
+      const Tensor held = held_gradient(i);
       sum += kernels::sum_of_squares(held.dtype(), held.numel(), held.raw());
     }
   }

@@ -44,6 +44,11 @@ struct ParameterPiece {
 /// parameters move into the buffer. What is not kept (gradients from z2 on, parameters of a `paged`
 /// bucket) is behind a window (Storage): an op that touches it makes it come, and throws
 /// RuntimeError once the bucket is gone.
+///
+/// In exact mode gradients are exact sums in float64 (kernels/exact_sums.h) from zero() to
+/// round_gradients(): added without rounding, over the ranks too, so in any order. Rounded, they
+/// are float32 and have the first half of that memory; only then pieces' gradients, the squares and
+/// what scale() and gather_gradients() do have a meaning.
 class ParamAndGradBucket {
  public:
   struct Placed {
@@ -57,11 +62,13 @@ class ParamAndGradBucket {
     DType param_dtype = kFloat32;  ///< that the parameters are to have
     DType compute_dtype = kFloat32;
     DType grad_dtype = kFloat32;
-    uint64_t seed = 0;  ///< of the random numbers that round sums (gradient_numbers)
+    bool exact = false;  ///< exact sums; grad_dtype is then float32
+    uint64_t seed = 0;   ///< of the random numbers that round sums (gradient_numbers)
     /// Called when a paged bucket's memory has come.
     std::function<void(ParamAndGradBucket&)> on_open;
   };
 
+  /// ValueError if what is paged is not sharded, or exact sums are wanted in another dtype.
   ParamAndGradBucket(std::vector<Placed> parameters, const Options& options, ProcessGroup& group);
   ParamAndGradBucket(const ParamAndGradBucket&) = delete;
   ParamAndGradBucket& operator=(const ParamAndGradBucket&) = delete;
@@ -92,6 +99,12 @@ class ParamAndGradBucket {
   bool is_reducing() const { return reduction_ != nullptr; }
   /// Waits for it. From z2 on the whole gradients' memory goes, and the sum is added to the shard.
   void finish_reduce();
+  /// Exact sums become float32 numbers, once all reductions of the step are finished. Returns the
+  /// largest magnitude among those that this rank holds, in units; NaN where one is not finite. 0,
+  /// and nothing done, without exact sums.
+  double round_gradients();
+  /// The parameter with the largest magnitude among the gradients that this rank holds.
+  const Placed& largest_gradient() const;
   /// Brings together every rank's shard of the gradients, so that the parameters' main_grads are
   /// whole until the next zero() or release_gradients(). Nothing to do without sharding.
   void gather_gradients();
@@ -115,11 +128,15 @@ class ParamAndGradBucket {
   int64_t start_of(size_t index) const;
   void place_parameters();
   void make_gradients();
+  void show_gradients(const Tensor& whole, const Tensor& shard);
+  Tensor held_gradient(size_t index) const;
+  DType sum_dtype() const { return is_open_ ? kFloat64 : options_.grad_dtype; }
   void number_shard();
   Ref<Storage> make_window(DType dtype, std::byte* (ParamAndGradBucket::*open)());
   std::byte* open_parameters();
   std::byte* open_copies();
   std::byte* open_gradients();
+  void clear_gaps() const;
   void forget_gradients();
   void add_to_shard();
 
@@ -132,6 +149,7 @@ class ParamAndGradBucket {
 
   Tensor grads_;  // [size]; from z2 on undefined while nobody needs it
   Tensor grad_shard_;
+  bool is_open_ = false;                            // these are exact sums
   std::vector<kernels::RandomRows> shard_numbers_;  // of sums in it, where these are in 16 bits
   Ref<Storage> grad_window_;
   WorkHandle reduction_;

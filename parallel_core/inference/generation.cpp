@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/random.h"
 #include "autograd/tape/grad_mode.h"
@@ -231,6 +232,7 @@ class TextGenerator::Impl {
                                          const TokenCallback& on_token,
                                          const ResultCallback& on_result) {
     check_requests(requests);
+    const ExactScope exact(batch_.exact || in_exact());
     const NoGradGuard guard;
     const EvaluationMode evaluation(model_);
     std::vector<GenerationResult> results(requests.size());

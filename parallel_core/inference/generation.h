@@ -55,6 +55,10 @@ struct GenerationBatch {
   int64_t batch_size = 16;       ///< texts that are continued at the same time
   int64_t prefill_tokens = 512;  ///< tokens of prompts that go through the model at once, at most
   bool use_cache = true;         ///< false: the whole text goes through the model for each token
+  /// In exact mode (kernels/machine/exact.h), as also where the caller is in it: nothing here, nor
+  /// other requests, nor the layout then changes a bit of what comes out, and the logits are those
+  /// of training's forward pass.
+  bool exact = false;
 };
 
 /// Continues texts with keys and values kept between tokens, and between calls: what a prompt has

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
@@ -121,6 +122,7 @@ std::vector<RowScores> log_likelihood(ParallelModel& model,
                                       std::span<const ScoredRow> rows,
                                       const LogLikelihoodOptions& options) {
   check_rows(rows, options);
+  const ExactScope exact(options.exact || in_exact());
   const NoGradGuard guard;
   const EvaluationMode evaluation(model);
   std::vector<size_t> order;

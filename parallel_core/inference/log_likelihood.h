@@ -26,6 +26,7 @@ struct RowScores {
 struct LogLikelihoodOptions {
   int64_t vocab_size = 0;          ///< ids at and above have no probability; 0: all ids count
   int64_t tokens_per_pass = 1024;  ///< rows are put together up to so many; at least one goes
+  bool exact = false;              ///< as GenerationBatch::exact: nothing else changes a bit
 };
 
 /// The log-probabilities of the rows' tokens. Rows may have any lengths up to the model's context;

@@ -91,6 +91,12 @@ void sum_over_pipeline(std::span<double> values) {
   }
 }
 
+void sum_over_pipeline(kernels::ExactSum& sum) {
+  if (model_parallel_is_initialized()) {
+    sum_over(get_pipeline_model_parallel_group(), sum);
+  }
+}
+
 int64_t from_last_stage(int64_t value) {
   const PipelinePlace place = pipeline_place();
   if (place.size == 1) {

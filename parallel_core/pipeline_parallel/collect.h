@@ -7,12 +7,16 @@
 #include <span>
 #include <string>
 
+#include "autograd/kernels/exact_scalar.h"
 #include "autograd/tensor/tensor.h"
 
 namespace tapestry {
 
 /// Replaces each value by its sum over the stages, on all of them.
 void sum_over_pipeline(std::span<double> values);
+
+/// The exact sum of the terms of all stages, on all of them.
+void sum_over_pipeline(kernels::ExactSum& sum);
 
 /// The value that the last stage has, on all stages.
 int64_t from_last_stage(int64_t value);

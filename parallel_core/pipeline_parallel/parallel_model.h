@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "autograd/kernels/exact_scalar.h"
 #include "nn/module.h"
 #include "nn/module_call.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
@@ -16,9 +17,10 @@ struct CachedStep;
 
 /// The rows of a micro-batch so many positions on: what a further layer reads and predicts.
 struct AheadInput {
-  Tensor tokens;     ///< [B, S]: at position i the token of position i + depth
-  Tensor labels;     ///< the label of that position
-  Tensor loss_mask;  ///< whether position i counts
+  Tensor tokens;           ///< [B, S]: at position i the token of position i + depth
+  Tensor labels;           ///< the label of that position
+  Tensor loss_mask;        ///< whether position i counts
+  float token_weight = 0;  ///< as ModelInput's
 };
 
 /// One micro-batch. All are [B, S]; labels may be undefined (then only logits are computed),
@@ -44,6 +46,9 @@ struct ModelInput {
   /// Outlives the call.
   const TokenScoresRequest* scores = nullptr;
   int64_t micro_batch = 0;  ///< its number among those of the step
+  /// In exact mode what the loss of each token that counts is multiplied by: the loss scale by the
+  /// step's tokens, as one float32. 0 where nothing runs backwards.
+  float token_weight = 0;
   /// In a pipeline: which of the rank's chunks runs, and what it gets from the chunk before: hidden
   /// states of hidden_shape() and hidden_dtype().
   int chunk = 0;
@@ -54,6 +59,7 @@ struct ModelInput {
 struct AheadLoss {
   Tensor loss;
   double token_count = 0;
+  std::optional<kernels::ExactSum> exact_loss = std::nullopt;
 };
 
 struct ModelOutput {
@@ -61,11 +67,20 @@ struct ModelOutput {
   /// Scalar: sum(loss * mask) / sum(mask), over whole sequences, and 0 where all of the mask is;
   /// undefined without labels.
   /// Of ranks that divide sequences each has the same value, and the gradients of its own tokens.
+  ///
+  /// In exact mode (in_exact(), kernels/machine/exact.h): sum(loss * (mask * token_weight)) over
+  /// the rank's own tokens instead, not summed over ranks. Backward passes start from 1, so that
+  /// each token's loss has the gradient mask * token_weight, whatever the micro-batches. The value
+  /// of the scalar is of no account; exact_loss is.
   Tensor loss;
   /// [B, S, V], or [S, B, V] with data_layout SBH. With labels for whoever looks, of any kind and
   /// possibly undefined: dropped before backward, its memory serves for its gradient.
   Tensor logits;
   double token_count = 0;  ///< sum(mask), over whole sequences
+  /// In exact mode, wherever `loss` is defined: the sum of the float32 loss * mask of the rank's
+  /// own tokens. Context-parallel ranks have the sums of different tokens, tensor-parallel ranks
+  /// all have the same one; data-parallel ranks' are those of different samples.
+  std::optional<kernels::ExactSum> exact_loss = std::nullopt;
   /// Of ModelInput::ahead, on the last stage. They are no part of `loss`.
   std::vector<AheadLoss> ahead = {};
   /// Of ModelInput::scores, on the last stage; then there is no loss.

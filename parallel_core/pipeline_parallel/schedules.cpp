@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/map.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/observer.h"
@@ -47,6 +48,8 @@ PipelineReport run(const PipelineWork& work) {
       const PhaseScope phase("messages", pass.micro_batch, pass.chunk);
       return p2p.receive(pass);
     }();
+    const ExactTokensScope tokens(
+        work.exact_tokens && in_exact() ? work.exact_tokens(pass.micro_batch) : exact_tokens());
     if (pass.backward) {
       if (work.before_backward) {
         work.before_backward(pass.chunk, pass.micro_batch);

@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "autograd/kernels/machine/exact.h"
 #include "parallel_core/pipeline_parallel/p2p_communication.h"
 
 namespace tapestry {
@@ -26,6 +27,8 @@ struct PipelineWork {
   /// Called before each backward pass, in every chunk with the micro-batches in order; may be
   /// empty.
   std::function<void(int chunk, int64_t micro_batch)> before_backward;
+  /// Which tokens a micro-batch's are, in exact mode: told to both of its passes. May be empty.
+  std::function<ExactTokens(int64_t micro_batch)> exact_tokens;
 };
 
 /// How a step went on the calling rank.

@@ -51,7 +51,9 @@ Scorer::Scorer(const OpenModelOptions& options,
   context_ = context == 0 ? most : context;
   check<ValueError>(context_ >= 1 && context_ <= most, "the context is ", context_,
                     ", expected 1 to the model's ", most, " tokens");
-  options_ = {.vocab_size = tokenizer().vocab_size(), .tokens_per_pass = tokens_per_pass};
+  options_ = {.vocab_size = tokenizer().vocab_size(),
+              .tokens_per_pass = tokens_per_pass,
+              .exact = opened_.saved.config.training_config.exact};
 }
 
 std::vector<double> Scorer::sums(int64_t rows,

@@ -2,8 +2,9 @@
 
 #include "autograd/ops/linear_gradients.h"
 #include "autograd/ops/matmul.h"
-#include "autograd/ops/reduction.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/dtype.h"
+#include "autograd/tensor/error.h"
 #include "parallel_core/tensor_parallel/axis_collectives.h"
 #include "parallel_core/tensor_parallel/mappings.h"
 
@@ -17,8 +18,10 @@ struct ColumnLinear {
   std::optional<int64_t> sequence_axis;
   Tensor rounded;   // the weight in x's dtype, where that differs
   Tensor gathered;  // all of x, if it is kept
+  LinearSums sums;
   SavedTensor x = {}, weight = {};
   Tensor leaf = {};  // the weight itself, whose main_grad may take the gradient
+  Tensor bias_leaf = {};
   DType bias_dtype = kFloat32;
 
   void for_float64() { rounded = gathered = {}; }
@@ -35,6 +38,7 @@ struct ColumnLinear {
     }
     if (bias.defined()) {
       bias_dtype = bias.dtype();
+      bias_leaf = bias.requires_grad() ? bias : Tensor();
     }
     const Tensor whole = gathered.defined() ? gathered
                          : sequence_axis    ? start_all_gather(x_, *sequence_axis, *group).wait()
@@ -45,10 +49,12 @@ struct ColumnLinear {
   std::array<Tensor, 3> backward(const Tensor& dy, NeedsGrad needs) const {
     std::array<Tensor, 3> out;
     if (needs[2]) {
-      Tensor rows = dy.to(bias_dtype);
-      out[2] = sum(rows.reshape({rows.numel() / rows.shape().back(), rows.shape().back()}), {0});
+      out[2] = linear_bias_gradient(dy, bias_leaf, bias_dtype);
     }
+    const bool by_runs = sums_by_runs(sums.outputs, dy.dtype());
     if (grad_enabled()) {
+      check<RuntimeError>(!by_runs, name,
+                          ": exact mode has no derivatives of derivatives (create_graph)");
       if (needs[0]) {
         out[0] = summed(linear_input_gradient(dy, weight, rounded));
       }
@@ -64,7 +70,8 @@ struct ColumnLinear {
     }
     PendingTensor total;
     if (needs[0]) {
-      const Tensor partial = linear_input_gradient(dy, weight, rounded);
+      const Tensor partial = by_runs ? linear_input_gradient_part(dy, weight, rounded, sums.outputs)
+                                     : linear_input_gradient(dy, weight, rounded);
       total = sequence_axis ? start_reduce_scatter(partial, *sequence_axis, *group)
                             : start_all_reduce(partial, *group);
     }
@@ -73,7 +80,7 @@ struct ColumnLinear {
           dy, gathers ? whole.wait() : (gathered.defined() ? gathered : x.get()), leaf);
     }
     if (needs[0]) {
-      out[0] = total.wait();
+      out[0] = total.wait().to(dy.dtype());
     }
     return out;
   }
@@ -98,17 +105,18 @@ Tensor column_parallel_linear(const Tensor& x,
                               const Tensor& bias,
                               const Tensor& rounded,
                               const TensorParallelLayout& layout,
-                              bool keeps_gathered) {
+                              bool keeps_gathered,
+                              const LinearSums& sums) {
   if (layout.size == 1) {
-    return linear(x, weight, bias, rounded);
+    return linear(x, weight, bias, rounded, nullptr, sums);
   }
   Tensor gathered;
   if (keeps_gathered && layout.sequence_axis) {
     const NoGradGuard guard;
     gathered = start_all_gather(x, *layout.sequence_axis, *layout.group).wait();
   }
-  return apply_op(ColumnLinear{layout.group, layout.sequence_axis, rounded, gathered}, x, weight,
-                  bias);
+  return apply_op(ColumnLinear{layout.group, layout.sequence_axis, rounded, gathered, sums}, x,
+                  weight, bias);
 }
 
 }  // namespace tapestry

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "autograd/kernels/losses/cross_entropy.h"
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/cross_entropy_rows.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/loss.h"
@@ -15,6 +16,7 @@
 #include "autograd/ops/softmax.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/tensor_parallel/mappings.h"
 
@@ -42,7 +44,9 @@ struct SplitCrossEntropy {
     labels.save(own);
     Tensor loss = empty(all.shape(), wide_dtype(x.dtype()));
     const Tensor row_lse = empty_like(loss);
-    if (loss.dtype() == kFloat64) {
+    if (in_exact()) {
+      combine_exactly(x, own, loss, row_lse);
+    } else if (loss.dtype() == kFloat64) {
       combine<double>(x, all, own, loss, row_lse);
     } else {
       combine<float>(x, all, own, loss, row_lse);
@@ -177,6 +181,52 @@ struct SplitCrossEntropy {
       }
       out[i] = static_cast<C>(result);
     }
+  }
+
+  // As kernels::cross_entropy() of the whole vocabulary: the ranks' columns are subtrees of its
+  // leaves.
+  void combine_exactly(const Tensor& x,
+                       const Tensor& own,
+                       const Tensor& loss,
+                       const Tensor& row_lse) const {
+    const int64_t ranks = group->size();
+    check<ValueError>(kSumLeaves % ranks == 0 && vocabulary == shard.rows * ranks && smoothing == 0,
+                      "exact mode: ", ranks, " ranks cannot finish each other's sums over ",
+                      vocabulary, " entries of a vocabulary",
+                      smoothing > 0 ? " with label "
+                                      "smoothing"
+                                    : "",
+                      "; they must be 1, 2, 4 or 8 and divide it");
+    const kernels::CrossEntropyShape shape = shape_of(x, own.numel());
+    const Tensor maxima = empty_like(loss);
+    kernels::cross_entropy_maxima(shape, x.raw(), maxima.raw());
+    group->all_reduce(maxima, ReduceOp::kMax);
+    const Tensor sums = empty({own.numel()}, kFloat64);
+    kernels::cross_entropy_exponentials({.shape = shape,
+                                         .logits = x.raw(),
+                                         .maxima = maxima.raw(),
+                                         .leaves = kSumLeaves / ranks,
+                                         .sums = sums.data<double>()});
+    const Tensor all = empty({ranks, own.numel()}, kFloat64);
+    group->all_gather(all, sums);
+    auto* of_ranks = all.data<double>();
+    for (int64_t apart = 1; apart < ranks; apart *= 2) {
+      for (int64_t rank = 0; rank < ranks; rank += 2 * apart) {
+        for (int64_t i = 0; i < own.numel(); ++i) {
+          of_ranks[rank * own.numel() + i] += of_ranks[(rank + apart) * own.numel() + i];
+        }
+      }
+    }
+    const Tensor label_logits = empty_like(loss);
+    kernels::cross_entropy_label_logits(shape, x.raw(), own.data<int64_t>(), label_logits.raw());
+    group->all_reduce(label_logits);  // all but one rank have 0
+    kernels::cross_entropy_finish({.shape = shape,
+                                   .maxima = maxima.raw(),
+                                   .sums = of_ranks,
+                                   .label_logits = label_logits.raw(),
+                                   .labels = own.data<int64_t>(),
+                                   .loss = loss.raw(),
+                                   .lse = row_lse.raw()});
   }
 
   // dloss * smoothing * (onehot - 1 / vocabulary) over the valid columns.

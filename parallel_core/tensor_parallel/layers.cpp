@@ -1,7 +1,10 @@
 #include "parallel_core/tensor_parallel/layers.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/embedding.h"
 #include "autograd/ops/indexing.h"
 #include "autograd/ops/map.h"
@@ -13,6 +16,7 @@
 #include "parallel_core/init_method.h"
 #include "parallel_core/tensor_parallel/column_linear.h"
 #include "parallel_core/tensor_parallel/mappings.h"
+#include "parallel_core/tensor_parallel/row_linear.h"
 
 namespace tapestry {
 
@@ -41,6 +45,16 @@ TensorParallel rows_on_ranks(const ParallelLinearSpec& spec) {
 }
 TensorParallelLayout layout_of_rows(const ParallelLinearSpec& spec) {
   return spec.replicated ? TensorParallelLayout{} : spec.layout;
+}
+
+// Logical tensors of equal size that lie one below the other in the rows of a weight; 1 for one
+// tensor, and for several that are interleaved.
+int64_t pieces_of(const std::vector<LogicalInit>& weight) {
+  const auto is_block = [&](const LogicalInit& part) {
+    return part.logical.axis == 0 && part.logical.end - part.logical.begin ==
+                                         weight.front().logical.end - weight.front().logical.begin;
+  };
+  return std::all_of(weight.begin(), weight.end(), is_block) ? std::ssize(weight) : 1;
 }
 
 // What is to be registered of a layer's additions: values, flags and logical tensors.
@@ -205,19 +219,44 @@ Tensor project_columns(const Tensor& x,
                        const nn::Parameter* bias,
                        const Precision& precision,
                        const TensorParallelLayout& layout,
-                       bool keeps_gathered) {
+                       bool keeps_gathered,
+                       int64_t pieces) {
+  LinearSums sums;
+  if (in_exact()) {
+    sums.outputs = divided_runs(weight.size(0), layout, pieces);
+  }
   if (layout.size == 1) {
-    return project(x, weight, bias, precision);
+    return project(x, weight, bias, precision, nullptr, sums);
   }
   if (precision.fused && !weight.is_quantized()) {
     return column_parallel_linear(x.to(precision.compute), weight,
                                   bias != nullptr ? Tensor(*bias) : Tensor(),
-                                  rounded_weight(weight, precision), layout, keeps_gathered);
+                                  rounded_weight(weight, precision), layout, keeps_gathered, sums);
   }
   const Tensor whole = layout.sequence_axis ? gather_from_sequence_parallel_region(
                                                   x, *layout.sequence_axis, *layout.group)
                                             : copy_to_model_parallel_region(x, *layout.group);
-  return project(whole, weight, bias, precision);
+  return project(whole, weight, bias, precision, nullptr, sums);
+}
+
+Tensor project_rows(const Tensor& x,
+                    const nn::Parameter& weight,
+                    const nn::Parameter* bias,
+                    const Precision& precision,
+                    const TensorParallelLayout& layout,
+                    std::function<Tensor()> recompute_x) {
+  const LinearSums sums{.inputs = divided_runs(weight.size(1), layout)};
+  if (!precision.fused || weight.is_quantized()) {  // float32, or project() refuses
+    const Tensor sum =
+        reduced(project(x, weight, nullptr, precision, std::move(recompute_x), sums), layout);
+    return bias != nullptr ? add_bias(sum, *bias) : sum;
+  }
+  const Tensor operand = x.to(precision.compute);
+  if (!operand.is_same(x)) {
+    recompute_x = nullptr;
+  }
+  return exact_row_linear(operand, weight, bias != nullptr ? Tensor(*bias) : Tensor(),
+                          rounded_weight(weight, precision), layout, sums, std::move(recompute_x));
 }
 
 ColumnParallelLinear::ColumnParallelLinear(const ParallelLinearSpec& spec)
@@ -226,6 +265,8 @@ ColumnParallelLinear::ColumnParallelLinear(const ParallelLinearSpec& spec)
                                  {.matmul = true, .tp = rows_on_ranks(spec), .tp_axis = 0})),
       skip_bias_add_(spec.skip_bias_add),
       gather_output_(spec.gather_output),
+      replicated_(spec.replicated),
+      pieces_(pieces_of(spec.weight)),
       precision_(spec.precision),
       layout_(layout_of_rows(spec)) {
   weight_.set_logical(logical_of(spec.weight));
@@ -257,8 +298,11 @@ OutputAndBias ColumnParallelLinear::forward(const Tensor& x, bool keeps_gathered
   // Magnitudes scale what the bias is no part of.
   const LowRankAddition* const added = active(low_rank_);
   const bool late_bias = bias_ != nullptr && added != nullptr && added->has_magnitudes();
-  Tensor own = project_columns(x, weight_, skips_bias || late_bias ? nullptr : bias_, precision_,
-                               layout_, keeps_gathered);
+  const nn::Parameter* const bias = skips_bias || late_bias ? nullptr : bias_;
+  // A replicated layer's rows are all here, but sequence parallelism divides its tokens.
+  Tensor own =
+      replicated_ ? project(x, weight_, bias, precision_, nullptr, {.tokens_apart = true})
+                  : project_columns(x, weight_, bias, precision_, layout_, keeps_gathered, pieces_);
   if (added != nullptr) {
     own = added->to_columns(own, x, weight_, is_training());
   }
@@ -311,6 +355,9 @@ OutputAndBias RowParallelLinear::forward(const Tensor& input,
   const bool takes_part = !input_is_parallel_ && layout_.size > 1;
   const Tensor x = takes_part ? scatter_to_model_parallel_region(input, -1, *layout_.group) : input;
   const LowRankAddition* const added = active(low_rank_);
+  if (in_exact()) {
+    return exact_forward(x, added, std::move(recompute_x));
+  }
   if (layout_.size == 1 && !skip_bias_add_ && added == nullptr) {
     return {project(x, weight_, bias_, precision_, std::move(recompute_x)), {}};
   }
@@ -320,6 +367,22 @@ OutputAndBias RowParallelLinear::forward(const Tensor& input,
   }
   const Tensor bias = bias_ != nullptr ? Tensor(*bias_) : Tensor();
   return skip_bias_add_ ? OutputAndBias{sum, bias} : OutputAndBias{add_bias(sum, bias), {}};
+}
+
+OutputAndBias RowParallelLinear::exact_forward(const Tensor& x,
+                                               const LowRankAddition* added,
+                                               std::function<Tensor()> recompute_x) const {
+  const bool adds_bias = bias_ != nullptr && !skip_bias_add_;
+  const bool late_bias = adds_bias && added != nullptr;
+  Tensor sum = project_rows(x, weight_, adds_bias && !late_bias ? bias_ : nullptr, precision_,
+                            layout_, recompute_x);
+  if (added != nullptr) {
+    sum = added->to_rows(sum, x, weight_, is_training(), std::move(recompute_x));
+  }
+  if (late_bias) {
+    sum = add_bias(sum, *bias_);
+  }
+  return {sum, skip_bias_add_ && bias_ != nullptr ? Tensor(*bias_) : Tensor()};
 }
 
 Tensor ColumnParallelLinear::effective_weight() const {

@@ -50,13 +50,26 @@ LogicalInit sliced(std::string name,
 
 /// x W^T + b by the rows of W that this rank has, in `precision`: x replicated, or a piece of the
 /// sequence; the result has the rank's features and the whole sequence. bias may be null.
-/// `keeps_gathered` as in column_parallel_linear(); not fused, that is so anyway.
+/// `keeps_gathered` as in column_parallel_linear(); not fused, that is so anyway. In exact mode the
+/// gradient of x is a tree over the rows of all ranks; if the weight is several logical tensors of
+/// equal size, one below the other, `pieces` is their number.
 Tensor project_columns(const Tensor& x,
                        const nn::Parameter& weight,
                        const nn::Parameter* bias,
                        const Precision& precision,
                        const TensorParallelLayout& layout,
-                       bool keeps_gathered = false);
+                       bool keeps_gathered = false,
+                       int64_t pieces = 1);
+
+/// x W^T + b in exact mode by the columns of W that this rank has: x has the rank's features; the
+/// result is the sum over the ranks, a tree over the features of all, replicated or a piece of the
+/// sequence. `recompute_x` as in project().
+Tensor project_rows(const Tensor& x,
+                    const nn::Parameter& weight,
+                    const nn::Parameter* bias,
+                    const Precision& precision,
+                    const TensorParallelLayout& layout,
+                    std::function<Tensor()> recompute_x = nullptr);
 
 struct ColumnParallelLinearOptions {
   bool bias = true;
@@ -100,6 +113,8 @@ class ColumnParallelLinear final : public nn::Module, public nn::Callable<Column
   nn::Parameter* bias_ = nullptr;
   bool skip_bias_add_;
   bool gather_output_;
+  bool replicated_;
+  int64_t pieces_;  // of its rows: logical tensors one below the other
   Precision precision_;
   TensorParallelLayout layout_;
   std::optional<LowRankAddition> low_rank_;
@@ -138,6 +153,10 @@ class RowParallelLinear final : public nn::Module, public nn::Callable<RowParall
   void start_magnitudes() const;
 
  private:
+  OutputAndBias exact_forward(const Tensor& x,
+                              const LowRankAddition* added,
+                              std::function<Tensor()> recompute_x) const;
+
   nn::Parameter& weight_;
   nn::Parameter* bias_ = nullptr;
   bool skip_bias_add_;

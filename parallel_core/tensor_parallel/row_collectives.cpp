@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
 #include "autograd/tape/op.h"
@@ -175,6 +176,9 @@ struct ReduceScatterRows {
       return alias(shares, shape, contiguous_strides(shape), rank * shape.numel());
     };
     const DType dtype = size_of(x.dtype()) < size_of(kFloat32) ? kFloat32 : x.dtype();
+    if (in_exact()) {
+      return tree_of(shares, shape, dtype).to(x.dtype());
+    }
     const Tensor sum = empty(shape, dtype);
     copy_values(share(0), sum);
     for (int64_t rank = 1; rank < group->size() && shape.numel() > 0; ++rank) {
@@ -184,6 +188,26 @@ struct ReduceScatterRows {
     return dtype == x.dtype() ? sum : sum.to(x.dtype());
   }
   Tensor backward(const Tensor& dy) const { return gather_rows(dy, counts, *group); }
+
+ private:
+  // Neighbours are added, then their sums, and so on: the rest of a tree of which each rank has a
+  // part. An odd one out waits for the next round.
+  Tensor tree_of(const Tensor& shares, const Shape& shape, DType dtype) const {
+    TensorList sums;
+    for (int64_t rank = 0; rank < group->size(); ++rank) {
+      sums.push_back(
+          alias(shares, shape, contiguous_strides(shape), rank * shape.numel()).to(dtype));
+    }
+    for (; sums.size() > 1; sums.resize((sums.size() + 1) / 2)) {
+      for (size_t i = 0; i < sums.size(); i += 2) {
+        if (i + 1 < sums.size() && shape.numel() > 0) {
+          kernels::axpy(dtype, shape.numel(), 1, sums[i + 1].raw(), sums[i].raw());
+        }
+        sums[i / 2] = sums[i];
+      }
+    }
+    return sums.front();
+  }
 };
 
 void check_exchange(const Tensor& x,

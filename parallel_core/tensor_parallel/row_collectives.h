@@ -44,7 +44,7 @@ Tensor gather_rows(const Tensor& x, const RowCounts& counts, ProcessGroup& group
 
 /// The sum over the ranks of x, of which this rank gets its counts[own rank] rows: those of rank r
 /// lie in the order of the ranks. Summed in the order of the ranks, of 16-bit values in float32 and
-/// rounded once. ValueError as above.
+/// rounded once; in exact mode as a balanced tree of neighbours. ValueError as above.
 Tensor reduce_scatter_rows(const Tensor& x, const RowCounts& counts, ProcessGroup& group);
 
 /// all_to_all_rows in two halves, between which other work hides the messages, in forward and in

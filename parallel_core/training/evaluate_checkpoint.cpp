@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
@@ -46,6 +47,7 @@ EvaluationSummary evaluate_checkpoint(const AllConfig& trained,
                                       const std::shared_ptr<ProcessGroup>& world) {
   AllConfig config = trained;
   config.model_config.mtp_num_layers = 0;  // for training alone
+  const ExactScope exact(config.training_config.exact);
   initialize_ranks(config, world);
   const std::string resolved = resolve_checkpoint(checkpoint);
   verify_weights(resolved, config.training_config.crc_check, *world);

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/estimates/time_estimate.h"
 #include "parallel_core/training/log/logging.h"
@@ -41,6 +42,7 @@ std::string end_text(const TrainSummary& summary,
 }  // namespace
 
 TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
+  const ExactScope exact(config.training_config.exact);
   initialize_ranks(config, options.world);
   StartingRun run(config, options);
   check_before_start(run);

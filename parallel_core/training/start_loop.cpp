@@ -5,12 +5,14 @@
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/kernels/exact_class.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/config/show/render.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
+#include "parallel_core/dist_checkpointing/stored_hashes.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/estimates/time_estimate.h"
 #include "parallel_core/optimizer/get_optimizer.h"
@@ -200,6 +202,23 @@ void add_observers(StartingRun& run) {
   }
 }
 
+// Whether what was loaded is what was saved. Collective.
+void check_hashes(const StartingRun& run) {
+  const std::string& folder = run.resume->checkpoint;
+  const std::optional<StoredHashes> stored = read_stored_hashes(folder);
+  if (!run.config.training_config.exact || !stored) {
+    return;
+  }
+  StateHash hash(*run.model, run.optimizer.get(), HashedState::kWeightsAndStates);
+  check_stored_hashes(*stored, hash(), folder);
+  const std::string_view own = exact_class(run.config.model_config.compute_dtype);
+  if (run.is_first_rank && stored->bit_class != own) {
+    log_warning(concat("exact: ", folder, " was made by a machine of the class ", stored->bit_class,
+                       ", this one is of the class ", own,
+                       ": the run goes on with other bits than there"));
+  }
+}
+
 }  // namespace
 
 void restore_state(StartingRun& run) {
@@ -218,6 +237,7 @@ void restore_state(StartingRun& run) {
   if (run.resume) {
     go_on_with(*run.resume, run.config.training_config, *run.model, *run.optimizer, *run.cell);
     run.trainer = run.resume->trainer;
+    check_hashes(run);
     forget_best_that_is_gone(run.trainer, run.resume->checkpoint, run.checkpoints(),
                              *run.options.world);
   }
@@ -245,6 +265,11 @@ void begin_files(StartingRun& run) {
     run.metrics.emplace(
         run.output() + "/metrics.jsonl",
         run.goes_on_in_place ? std::optional(run.cell->position().seen) : std::nullopt);
+    if (run.config.training_config.exact) {
+      run.hashes.emplace(
+          run.output() + "/hashes.jsonl",
+          run.goes_on_in_place ? std::optional(run.cell->position().seen) : std::nullopt);
+    }
     if (run.config.monitor_config.save_tokens_per_expert_interval) {
       run.expert_counts.emplace(run.config, run.goes_on_in_place
                                                 ? std::optional(run.cell->position().seen)
@@ -265,6 +290,7 @@ void assemble_loop(StartingRun& run) {
   loop.evaluation = run.options.evaluation;
   loop.objective = run.objective.get();
   loop.metrics = run.metrics ? &*run.metrics : nullptr;
+  loop.hashes = run.hashes ? &*run.hashes : nullptr;
   add_observers(run);
   loop.parts = pointers_to(run.parts);
   loop.checkpoint = checkpoint_options(run);

@@ -15,6 +15,7 @@
 #include "parallel_core/training/checkpoints/saved_model.h"
 #include "parallel_core/training/files/output_folder.h"
 #include "parallel_core/training/pretrain.h"
+#include "parallel_core/training/step/hashes_file.h"
 #include "parallel_core/training/step/run_part.h"
 #include "parallel_core/training/watch/expert_counts_file.h"
 #include "parallel_core/training/watch/last_step.h"
@@ -64,6 +65,7 @@ struct StartingRun {
   HfSource beside_weights;    ///< on the first rank
   std::string resolved_yaml;  ///< content of config.yaml
   std::optional<MetricsWriter> metrics;
+  std::optional<HashesFile> hashes;
   std::optional<ExpertCountsFile> expert_counts;
   std::unique_ptr<TensorBoardLog> board;
   TrainOptions loop;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
@@ -18,6 +19,7 @@
 #include "parallel_core/training/step/run_part.h"
 #include "parallel_core/training/watch/checkpoint_health.h"
 #include "parallel_core/training/watch/expert_log.h"
+#include "parallel_core/training/watch/hash_log.h"
 #include "parallel_core/training/watch/max_logits_log.h"
 #include "parallel_core/training/watch/nan_watch.h"
 #include "parallel_core/training/watch/norm_watch.h"
@@ -74,6 +76,9 @@ class LoopPieces {
         log_(config, length, options.step_flops),
         checkpoints_(cell, config, options) {
     all_ = {&checkpoints_.acceptance(), &evaluation_};
+    if (config.training_config.exact) {
+      all_.push_back(&hashes_.emplace(cell, config, options.hashes));
+    }
     if (config.monitor_config.use_checkpoint_health_monitor) {
       all_.push_back(&embedding_.emplace(cell));
     }
@@ -111,6 +116,7 @@ class LoopPieces {
   MetricsOfSteps metrics_;
   StepLog log_;
   RunCheckpoints checkpoints_;
+  std::optional<HashLog> hashes_;
   std::optional<EmbeddingNorm> embedding_;
   std::optional<AbnormalNormWatch> abnormal_;
   std::vector<std::unique_ptr<StepObserver>> of_parts_;
@@ -228,6 +234,7 @@ TrainSummary train(TrainOneStepCell& cell,
                    data::DataSource& source,
                    const AllConfig& config,
                    const TrainOptions& options) {
+  const ExactScope exact(config.training_config.exact);
   LoopPosition position(cell, source, config, options);
   LoopPieces pieces(cell, config, options, position.length());
   if (options.trainer) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/activation.h"
 #include "autograd/ops/indexing.h"
 #include "autograd/ops/loss.h"
@@ -111,15 +112,23 @@ bool GPTModel::fuses_loss() const {
   return fused_loss_.value_or(fuses_in_training_ && is_training() && grad_enabled());
 }
 
-Tensor GPTModel::fused_loss(const Tensor& hidden,
-                            const nn::Parameter& weight,
-                            const Tensor& labels,
-                            const Tensor& mask) const {
-  LinearCrossEntropyOptions options = {.loss = {.reduction = Reduction::kSum, .loss_mask = mask}};
+ModelOutput GPTModel::fused_loss(const Tensor& hidden,
+                                 const nn::Parameter& weight,
+                                 const Tensor& labels,
+                                 const ModelInput& input) const {
+  LinearCrossEntropyOptions options = {.loss = {.reduction = Reduction::kSum}};
   options.rounded = rounded_weight(weight, precision());
   options.logit_scale = logit_multiplier_;
   options.logit_cap = logit_softcap_;
-  return linear_cross_entropy(hidden.to(precision().compute), weight, labels, options);
+  const Tensor x = hidden.to(precision().compute);
+  if (!in_exact()) {
+    options.loss.loss_mask = in_layout(input.loss_mask);
+    return mean_of_sum(linear_cross_entropy(x, weight, labels, options), input);
+  }
+  options.loss.loss_mask = token_weights(input);
+  options.losses = empty(labels.shape(), kFloat32);
+  const Tensor weighted = linear_cross_entropy(x, weight, labels, options);
+  return exact_loss(weighted, options.losses, input);
 }
 
 Tensor GPTModel::whole_logits(const Tensor& own, int64_t length) const {
@@ -170,8 +179,10 @@ void GPTModel::report_logits(const Tensor& hidden, Tensor& logits, bool fused, i
 // `hidden` are the states of the depth before, and become those of this one.
 AheadLoss GPTModel::loss_ahead(int64_t depth, const ModelInput& input, Tensor& hidden) {
   const AheadInput& ahead = input.ahead[static_cast<size_t>(depth - 1)];
-  const ModelInput moved = {
-      .tokens = ahead.tokens, .labels = ahead.labels, .loss_mask = ahead.loss_mask};
+  const ModelInput moved = {.tokens = ahead.tokens,
+                            .labels = ahead.labels,
+                            .loss_mask = ahead.loss_mask,
+                            .token_weight = ahead.token_weight};
   check_targets(moved);
   hidden = language_model_->predict_ahead(
       depth,
@@ -184,10 +195,9 @@ AheadLoss GPTModel::loss_ahead(int64_t depth, const ModelInput& input, Tensor& h
   const nn::Parameter& weight = language_model_->output_weight();
   const Tensor labels = in_layout(ahead.labels);
   const ModelOutput out =
-      fuses_loss()
-          ? mean_of_sum(fused_loss(hidden, weight, labels, in_layout(ahead.loss_mask)), moved)
-          : mean_loss(loss_((*parallel_lm_logits_)(hidden, weight), labels), moved);
-  return {out.loss, out.token_count};
+      fuses_loss() ? fused_loss(hidden, weight, labels, moved)
+                   : mean_loss(loss_((*parallel_lm_logits_)(hidden, weight), labels), moved);
+  return {out.loss, out.token_count, out.exact_loss};
 }
 
 ModelOutput GPTModel::forward(const ModelInput& input) {
@@ -242,8 +252,7 @@ ModelOutput GPTModel::forward(const ModelInput& input) {
   check_targets(input);
   const Tensor labels = in_layout(input.labels);
   ModelOutput out =
-      fused ? mean_of_sum(fused_loss(hidden, weight, labels, in_layout(input.loss_mask)), input)
-            : mean_loss(loss_(logits, labels), input);
+      fused ? fused_loss(hidden, weight, labels, input) : mean_loss(loss_(logits, labels), input);
   out.logits = std::move(logits);
   for (int64_t depth = 1; depth <= std::ssize(input.ahead); ++depth) {
     out.ahead.push_back(loss_ahead(depth, input, hidden));

@@ -86,10 +86,10 @@ class GPTModel final : public TransformerModel {
   Tensor whole_logits(const Tensor& own, int64_t length) const;
   Tensor logits_of_cached(const Tensor& hidden, const CachedStep& step, int64_t length);
   bool fuses_loss() const;
-  Tensor fused_loss(const Tensor& hidden,
-                    const nn::Parameter& weight,
-                    const Tensor& labels,
-                    const Tensor& mask) const;
+  ModelOutput fused_loss(const Tensor& hidden,
+                         const nn::Parameter& weight,
+                         const Tensor& labels,
+                         const ModelInput& input) const;
   TokenScores token_scores(const Tensor& hidden, const ModelInput& input) const;
   void check_head(const ModelInput& input) const;
   TokenScores token_values(const Tensor& hidden) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/embedding.h"
 #include "autograd/ops/map.h"
@@ -121,18 +122,30 @@ Embedding::Embedding(const TransformerConfig& config, bool sequence_first, Embed
   }
 }
 
+namespace {
+
+// Int64 [1, tokens of the part]; in exact mode, where each token has a share of its own in the
+// table's gradient, [batch, tokens].
+Tensor ids_of_positions(const SequencePart& part, int64_t batch) {
+  TensorList runs;
+  for (const PositionRun& run : part.runs) {
+    runs.push_back(arange(static_cast<double>(run.first),
+                          static_cast<double>(run.first + run.count), 1, kInt64));
+  }
+  const Tensor ids = cat(runs, 0).unsqueeze(0);
+  return in_exact() ? dense(broadcast_view(ids, {batch, ids.size(1)})) : ids;
+}
+
+}  // namespace
+
 // Rows of the divided table, of all tokens of the rank's sequences; [B, S], or [1, S] without
 // position_ids, becomes what the word embeddings are.
-Tensor Embedding::parallel_positions(const Tensor& position_ids, int64_t length) const {
-  Tensor ids = position_ids;
-  if (!ids.defined()) {
-    TensorList runs;
-    for (const PositionRun& run : context_layout_.positions(length).runs) {
-      runs.push_back(arange(static_cast<double>(run.first),
-                            static_cast<double>(run.first + run.count), 1, kInt64));
-    }
-    ids = cat(runs, 0).unsqueeze(0);
-  }
+Tensor Embedding::parallel_positions(const Tensor& position_ids,
+                                     int64_t batch,
+                                     int64_t length) const {
+  const Tensor ids = position_ids.defined()
+                         ? position_ids
+                         : ids_of_positions(context_layout_.positions(length), batch);
   return (*parallel_positions_)(sequence_first_ ? ids.transpose(0, 1).contiguous() : ids);
 }
 
@@ -198,10 +211,12 @@ Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids, Tensor*
                       "; raise model_config.max_position_embeddings");
   }
   if (parallel_positions_ != nullptr) {
-    x = x + parallel_positions(position_ids, length);
+    x = x + parallel_positions(position_ids, ids.size(0), length);
   } else if (positions_ != nullptr) {
     if (position_ids.defined()) {
       x = x + embedding(*positions_, in_layout(position_ids.slice(1, first, first + own)));
+    } else if (in_exact()) {
+      x = x + embedding(*positions_, in_layout(ids_of_positions(part, ids.size(0))));
     } else {
       TensorList runs;
       for (const PositionRun& run : part.runs) {

@@ -46,7 +46,7 @@ class Embedding final : public nn::Module, public nn::Callable<Embedding> {
  private:
   Tensor words(const Tensor& ids) const;
   Tensor dropped(const Tensor& x, int64_t layer, int64_t own) const;
-  Tensor parallel_positions(const Tensor& position_ids, int64_t length) const;
+  Tensor parallel_positions(const Tensor& position_ids, int64_t batch, int64_t length) const;
 
   bool sequence_first_;
   double dropout_;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/one_order.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/matmul.h"
@@ -225,7 +226,7 @@ Tensor MultiLatentAttention::attend(const Parts& parts, const AttentionContext& 
 
 Tensor MultiLatentAttention::attend_cached(const Parts& parts, const CachedStep& step) const {
   const DType compute = precision_.compute;
-  if (in_one_order()) {  // the sums over the latent come first, as in training
+  if (in_one_order() || in_exact()) {  // the sums over the latent come first, as in training
     const auto [q, k, v] = of_heads(parts);
     return core_.attend_cached(
         q.to(compute), k.to(compute), v.to(compute),

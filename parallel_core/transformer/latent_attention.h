@@ -20,7 +20,7 @@ namespace tapestry {
 ///
 /// With a cache a token keeps c and r alone. Queries are then multiplied by the matrix that would
 /// have made keys of c, and what is attended, a sum of c, by that which makes values. Inside a
-/// OneOrderScope heads' keys and values are kept, as training makes them.
+/// OneOrderScope, and in exact mode, heads' keys and values are kept, as training makes them.
 class MultiLatentAttention final : public TokenMixer, public HasRowTurns {
  public:
   /// `layer_number` counts from 1. ValueError if the ranks do not divide the heads.

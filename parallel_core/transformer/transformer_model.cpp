@@ -1,14 +1,18 @@
 #include "parallel_core/transformer/transformer_model.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/elementwise.h"
+#include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/recompute.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/config/model_matrices.h"
 #include "parallel_core/tensor_parallel/mappings.h"
@@ -78,8 +82,36 @@ void TransformerModel::check_targets(const ModelInput& input) {
 
 ModelOutput TransformerModel::mean_loss(const Tensor& losses, const ModelInput& input) const {
   check_targets(input);
+  if (in_exact()) {
+    return exact_loss(tapestry::sum(losses * token_weights(input)), losses, input);
+  }
   const Tensor mask = in_layout(input.loss_mask);
   return mean_of_sum(tapestry::sum(mask.defined() ? losses * mask : losses), input);
+}
+
+Tensor TransformerModel::token_weights(const ModelInput& input) const {
+  const Tensor mask = in_layout(input.loss_mask);
+  return mask.defined() ? mask.to(kFloat32) * static_cast<double>(input.token_weight)
+                        : full(in_layout(input.tokens).shape(), input.token_weight, kFloat32);
+}
+
+ModelOutput TransformerModel::exact_loss(const Tensor& weighted,
+                                         const Tensor& losses,
+                                         const ModelInput& input) const {
+  const NoGradGuard guard;
+  const Tensor mask = in_layout(input.loss_mask);
+  const Tensor counted =
+      dense(mask.defined() ? losses.detach() * mask.to(kFloat32) : losses.detach());
+  ModelOutput out;
+  out.loss = weighted;
+  out.token_count = mask.defined() ? tapestry::sum(mask.to(kFloat64)).item()
+                                   : static_cast<double>(input.tokens.numel());
+  if (context_layout_.size > 1) {
+    out.token_count = sum_over(*context_layout_.group, out.token_count);
+  }
+  out.exact_loss.emplace().add(
+      std::span(counted.data<float>(), static_cast<size_t>(counted.numel())));
+  return out;
 }
 
 ModelOutput TransformerModel::mean_of_sum(const Tensor& sum, const ModelInput& input) const {

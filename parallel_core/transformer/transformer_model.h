@@ -64,8 +64,15 @@ class TransformerModel : public ParallelModel {
   /// their mean over the tokens that input.loss_mask counts. ValueError for a mask of another
   /// shape than the tokens'.
   ModelOutput mean_loss(const Tensor& losses, const ModelInput& input) const;
-  /// The same for sum(loss * mask), from whoever has that.
+  /// The same for sum(loss * mask), from whoever has that; not in exact mode.
   ModelOutput mean_of_sum(const Tensor& sum, const ModelInput& input) const;
+  /// In exact mode: `weighted`, the sum of the losses times token_weights(input), and what the
+  /// losses sum to.
+  ModelOutput exact_loss(const Tensor& weighted,
+                         const Tensor& losses,
+                         const ModelInput& input) const;
+  /// mask * token_weight in the order of hidden states, float32.
+  Tensor token_weights(const ModelInput& input) const;
   /// ValueError unless labels and mask, where there are any, have the shape of the tokens.
   static void check_targets(const ModelInput& input);
 

@@ -8,8 +8,10 @@
 
 #include "autograd/kernels/attention/attention_units.h"
 #include "autograd/kernels/attention/one_order_attention.h"
+#include "autograd/kernels/exact_sums.h"
 #include "autograd/kernels/gemm/gemm_tiled.h"
 #include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/machine/scratch.h"
 #include "autograd/kernels/machine/work_counter.h"
@@ -62,9 +64,15 @@ int64_t seen_keys(const AttentionShape& s, const int32_t* starts, int64_t row) {
   return std::max<int64_t>(end - begin, 0);
 }
 
+[[maybe_unused]] bool leaves_fit(const AttentionLeaves& leaves, const AttentionShape& s) {
+  const int64_t n = leaves.count;
+  return n == 0 || (n <= kSumLeaves && (n & (n - 1)) == 0 && (n == 1 || s.q_len % (2 * n) == 0) &&
+                    (leaves.late_shift == 0 || s.q_len % 2 == 0));
+}
+
 /// FLOPs of the two products of forward.
 template <class Call>
-double forward_flops(const Call& call) {
+double forward_flops(const Call& call, int64_t late_shift = 0) {
   const AttentionShape& s = call.shape;
   const bool has_documents = call.documents.start != nullptr;
   double pairs = 0;
@@ -72,14 +80,16 @@ double forward_flops(const Call& call) {
     const int32_t* starts =
         has_documents ? call.documents.start + b * call.documents.batch : nullptr;
     for (int64_t row = 0; row < s.q_len; ++row) {
-      pairs += static_cast<double>(seen_keys(s, starts, row));
+      pairs +=
+          static_cast<double>(seen_keys(s, starts, row + (row >= s.q_len / 2 ? late_shift : 0)));
     }
   }
   const auto samples = static_cast<double>(has_documents ? 1 : s.batch);
   return 2.0 * samples * static_cast<double>(s.heads * (s.head_dim + s.value_dim)) * pairs;
 }
 
-/// dsinks -= e^(sink - lse) delta, of each head in the order of samples and queries.
+/// dsinks -= e^(sink - lse) delta, of each head in the order of samples and queries; of exact sums
+/// each term in units.
 template <class C>
 void subtract_sink_terms(const AttentionBackward& call) {
   const AttentionShape& s = call.shape;
@@ -87,12 +97,14 @@ void subtract_sink_terms(const AttentionBackward& call) {
   parallel_for(s.heads, grain, [&](int64_t begin, int64_t end) {
     for (int64_t head = begin; head < end; ++head) {
       double sum = 0;
+      const double unit = call.exact_dsinks ? std::ldexp(1.0, -kExactUnitExponent) : 1;
       for (int64_t b = 0; b < s.batch; ++b) {
         const int64_t first = (b * s.heads + head) * s.q_len;
         const C* lse = static_cast<const C*>(call.lse) + first;
         const C* delta = static_cast<const C*>(call.delta) + first;
         for (int64_t i = 0; i < s.q_len; ++i) {
-          sum += std::exp(call.sinks[head] - lse[i]) * delta[i];
+          const double term = std::exp(call.sinks[head] - lse[i]) * delta[i];
+          sum += call.exact_dsinks ? std::nearbyint(term * unit) : term;
         }
       }
       const bool none = call.sinks[head] == -std::numeric_limits<double>::infinity();
@@ -153,17 +165,22 @@ void attention_backward(const AttentionBackward& wanted) {
   }
   assert(shape_fits(call.dtype, shape) && documents_fit(call.documents, shape));
   assert(call.sinks == nullptr || call.dsinks != nullptr);
+  assert(leaves_fit(call.leaves, shape));
   Scratch delta;
   if (call.sinks != nullptr) {
     delta = Scratch(shape.batch * shape.heads * shape.q_len * size_of(compute_dtype(call.dtype)));
     call.delta = delta.get();
   }
   // Those of dq, dk, dv and of the probabilities' gradient.
-  const CountedWork work(2 * forward_flops(call));
+  const CountedWork work(2 * forward_flops(call, call.leaves.late_shift));
   const auto run = TAPESTRY_DISPATCH_PAIRS(multiplies_pairs(call.dtype), attention_backward_part);
-  const AttentionBackwardUnits units(shape, num_threads(), call.documents);
-  const int64_t bytes =
-      attention_backward_scratch(shape, units.most_keys()) * size_of(compute_dtype(call.dtype));
+  // Leaves begin where no document does, and pairs of bfloat16 with keys of even positions.
+  const bool by_leaves = call.leaves.count > 0;
+  const AttentionBackwardUnits units(shape, num_threads(),
+                                     by_leaves ? AttentionDocuments{} : call.documents);
+  const int64_t sums = by_leaves ? attention_leaf_sets(call.leaves, shape.q_len).sums() : 1;
+  const int64_t bytes = attention_backward_scratch(shape, units.most_keys(), sums) *
+                        size_of(compute_dtype(call.dtype));
   for_units(units.count(), bytes,
             [&](int64_t unit, void* scratch) { run(call, units[unit], scratch); });
   if (call.sinks != nullptr && call.dtype == kFloat64) {

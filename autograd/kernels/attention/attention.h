@@ -11,6 +11,11 @@
 // factors of products, and factors below 2^-126 count as 0. Results do not
 // depend on the number of threads. Inside a OneOrderScope (machine/one_order.h) causal attention
 // without mask and dropout has the bits that cached_attention.h gives each query.
+//
+// A query's result has the same bits whatever other queries are computed with it, and at every
+// level with fused multiply-adds (bfloat16 in pairs has its own): its sums run over the keys in
+// order, in blocks of kAttentionBlock from key 0 on, and queries are the lanes. So does its dq. Of
+// dk and dv AttentionLeaves says it.
 #pragma once
 
 #include <cstdint>
@@ -97,6 +102,21 @@ struct AttentionDocuments {
   int64_t batch = 0;
 };
 
+/// Cuts the sums over queries, dk and dv, in the way of exact mode (machine/exact.h): the queries
+/// of the call are 2 count equal chunks, and a leaf is chunks i and 2 count - 1 - i. A leaf's sum
+/// is one chain: for each head of the group in order its earlier chunk, then its later one. The
+/// leaves are added in float32 as a balanced tree of neighbours. `count`, a power of two of at most
+/// kSumLeaves, divides half of q_len, unless it is 1. With 0 all is one chain in an order that the
+/// call chooses.
+///
+/// The second half of the queries has positions that are late_shift higher than otherwise: those
+/// of a context-parallel rank, whose two pieces of the sequence are not neighbours. Documents have
+/// starts for all of them.
+struct AttentionLeaves {
+  int64_t count = 0;
+  int64_t late_shift = 0;
+};
+
 /// out [B,H,S,E] = dropout(softmax(cap(scale q k^T) + bias + mask)) v; lse [B,H,S],
 /// contiguous, float32 (float64 where dtype is float64) = logsumexp of the
 /// visible scores. A query without a visible key gives out 0 and lse -inf. out
@@ -161,8 +181,12 @@ struct AttentionBackward {
   /// which is how the queries of several calls share keys without rounding in
   /// between.
   bool add_dkv = false;
+  bool scale_dk = true;  // false: dk is without its factor scale, for sums that go on elsewhere
+  AttentionLeaves leaves = {};
   double* dsinks = nullptr;  // [heads], added to; needed if there are sinks
-  void* delta = nullptr;     // [B,H,S] as lse; attention_backward() itself makes room where needed
+  /// dsinks is in units of exact_sums.h, and each query's term is rounded to one.
+  bool exact_dsinks = false;
+  void* delta = nullptr;  // [B,H,S] as lse; attention_backward() itself makes room where needed
 };
 void attention_backward(const AttentionBackward& wanted);
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "autograd/kernels/machine/ceil_div.h"
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/one_order.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/machine/scratch.h"
@@ -233,9 +234,9 @@ void attend_runs(const CachedAttention& call,
 
 bool wants_one_order(const AttentionForward& wanted) {
   const AttentionShape& s = wanted.shape;
-  return in_one_order() && (wanted.dtype == kFloat32 || wanted.dtype == kBFloat16) && s.causal &&
-         s.q_offset >= 0 && s.q_offset + s.q_len <= s.kv_len && wanted.mask.data == nullptr &&
-         s.dropout_p == 0;
+  return in_one_order() && !in_exact() && (wanted.dtype == kFloat32 || wanted.dtype == kBFloat16) &&
+         s.causal && s.q_offset >= 0 && s.q_offset + s.q_len <= s.kv_len &&
+         wanted.mask.data == nullptr && s.dropout_p == 0;
 }
 
 void attention_in_one_order(const AttentionForward& wanted) {

@@ -29,8 +29,8 @@ void attend_runs(const CachedAttention& call,
                  float* lse,
                  float* max_scores);
 
-/// Whether a call of attention() goes that way: inside a scope, float32 or bfloat16, causal with
-/// all keys there, without mask and dropout.
+/// Whether a call of attention() goes that way: inside a scope, but not in exact mode, float32 or
+/// bfloat16, causal with all keys there, without mask and dropout.
 bool wants_one_order(const AttentionForward& wanted);
 
 /// attention() of such a call: documents are texts.

@@ -14,6 +14,7 @@
 #include "autograd/kernels/gemm/gemm_onednn.h"
 #include "autograd/kernels/gemm/gemm_tiled.h"
 #include "autograd/kernels/gemm/gemm_widened.h"
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/machine/work_counter.h"
 
@@ -103,6 +104,20 @@ void tiled_or_widened_gemm(const GemmShape& s, const void* a, const void* b, voi
   }
 }
 
+/// Whether the sum is to be one run over k, whatever the sizes and the level: exact mode.
+bool wants_one_run(const GemmShape& s) {
+  return in_exact() && (s.dtype == kFloat32 || s.dtype == kBFloat16 || s.dtype == kFloat16) &&
+         s.k > 0 && s.alpha != 0;
+}
+
+void one_run_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
+  if (has_tiled_gemm(s.dtype)) {
+    tiled_gemm(s, a, b, c);
+  } else {
+    widened_gemm(s, a, b, c, &tiled_gemm);
+  }
+}
+
 void one_product(const GemmShape& s, const void* a, const void* b, void* c) {
   // With alpha = 0 oneDNN 2.6 scales accumulators that it never set.
   if (s.k <= 0 || s.alpha == 0) {
@@ -150,7 +165,8 @@ void gemm(const GemmShape& s, const void* a, const void* b, void* c) {
   }
   const CountedWork work(2.0 * static_cast<double>(s.batch) * static_cast<double>(s.m) *
                          static_cast<double>(s.n) * static_cast<double>(s.k));
-  if (wants_one_order(s)) {
+  const bool one_run = wants_one_run(s);
+  if (!one_run && wants_one_order(s)) {
     for (int64_t i = 0; i < s.batch; ++i) {
       one_order_gemm(s, static_cast<const char*>(a) + i * s.stride_a * size_of(s.dtype),
                      static_cast<const char*>(b) + i * s.stride_b * size_of(s.dtype),
@@ -158,8 +174,8 @@ void gemm(const GemmShape& s, const void* a, const void* b, void* c) {
     }
     return;
   }
-  const bool few_rows = prefers_few_rows(s);
-  const bool divisible = few_rows || bits_by_element(s);
+  const bool few_rows = !one_run && prefers_few_rows(s);
+  const bool divisible = one_run || few_rows || bits_by_element(s);
   const GemmBatch spread = spread_batch(s, num_threads(), divisible);
   const auto one = [&](int64_t i, int64_t part) {
     const int64_t row = part * spread.rows;
@@ -169,7 +185,9 @@ void gemm(const GemmShape& s, const void* a, const void* b, void* c) {
                        (i * s.stride_a + row * (s.trans_a ? 1 : s.lda)) * size_of(s.dtype);
     const char* right = static_cast<const char*>(b) + i * s.stride_b * size_of(s.dtype);
     char* out = static_cast<char*>(c) + (i * s.stride_c + row * s.ldc) * size_of(s.c_dtype);
-    if (few_rows) {
+    if (one_run) {
+      one_run_gemm(own, left, right, out);
+    } else if (few_rows) {
       few_rows_gemm(own, left, right, out);
     } else if (s.dtype == kFloat32 && divisible && s.k > 0 && s.alpha != 0) {
       tiled_gemm(own, left, right, out);  // as the whole product, however few rows these are

@@ -6,7 +6,9 @@
 #include "autograd/kernels/gemm/gemm.h"
 #include "autograd/kernels/gemm/gemm_choice.h"
 #include "autograd/kernels/gemm/gemm_groups.h"
+#include "autograd/kernels/gemm/gemm_tiled.h"
 #include "autograd/kernels/gemm/products_by_size.h"
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/one_order.h"
 #include "autograd/kernels/machine/work_counter.h"
 
@@ -95,7 +97,7 @@ void grouped_gemm(const GemmShape& s,
       [&](const GroupProduct& product) { return product.shape.k > 0 && product.shape.alpha != 0; });
   const std::span<const GroupProduct> sums(products.begin(), with_sum);
   const std::span<const GroupProduct> rest(with_sum, products.end());
-  if (prefers_tiles(s.dtype) && !in_one_order()) {
+  if (in_exact() ? has_tiled_gemm(s.dtype) : prefers_tiles(s.dtype) && !in_one_order()) {
     tiled_group_gemm(sums);
   } else {
     multiply_by_size(sums);

@@ -11,6 +11,7 @@
 #include "autograd/kernels/gemm/products_by_size.h"
 #include "autograd/kernels/gemm/quantized_blocks.h"
 #include "autograd/kernels/machine/ceil_div.h"
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/one_order.h"
 #include "autograd/kernels/machine/scratch.h"
 #include "autograd/kernels/machine/work_counter.h"
@@ -57,7 +58,7 @@ void gemm_quantized(DType dtype,
     return;
   }
   const int64_t stride = block_row_bytes(w.format, w.in);
-  if ((n <= kMostFewRows || in_one_order()) && w.in > 0) {
+  if ((n <= kMostFewRows || in_one_order()) && w.in > 0 && !in_exact()) {
     const CountedWork work(2.0 * static_cast<double>(n) * static_cast<double>(w.out) *
                            static_cast<double>(w.in));
     const auto multiply = in_one_order() ? &one_order_product : &few_rows_product;

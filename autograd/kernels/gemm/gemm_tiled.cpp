@@ -5,7 +5,9 @@
 #include <cassert>
 #include <new>
 
+#include "autograd/kernels/gemm/gemm_leaves.h"
 #include "autograd/kernels/machine/ceil_div.h"
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/machine/scratch.h"
 
@@ -124,16 +126,20 @@ void multiply_by_rows(const TiledProduct& product, const Work& work) {
   });
 }
 
-void run(const TiledProduct& given) {
+}  // namespace
+
+void multiply_tiled(const TiledProduct& given) {
   TiledProduct product = given;
   const int64_t per_item = product.pairs ? 2 : 1;
   Work work{};
-  work.items = ceil_div(product.k, per_item);
+  work.items = product.leaves != nullptr ? product.leaves->items : ceil_div(product.k, per_item);
   const int64_t rows = TAPESTRY_DISPATCH(tile_rows)();
   work.tiles = ceil_div(product.m, rows);
   const bool converted = product.dtype != kFloat32 && !product.pairs;
+  const bool whole_items =
+      product.leaves != nullptr ? product.leaves->in_place : product.k % per_item == 0;
   const bool in_place =
-      !product.trans_a && !converted && product.k % per_item == 0 && product.lda % per_item == 0;
+      !product.trans_a && !converted && whole_items && product.lda % per_item == 0;
   product.first_packed = in_place ? product.m / rows : 0;
   work.packed = work.tiles - product.first_packed;
   const Scratch left(std::max<int64_t>(1, work.packed) * work.items * rows * size_of(kFloat32));
@@ -152,7 +158,9 @@ void run(const TiledProduct& given) {
   }
 }
 
-}  // namespace
+int64_t rows_of_block(int64_t m, bool packs_a) {
+  return even_part(m, packs_a ? kMaxPackedRows : kMaxRows, TAPESTRY_DISPATCH(tile_rows)());
+}
 
 bool has_tiled_gemm(DType dtype) {
   return dtype == kFloat32 ||
@@ -187,10 +195,11 @@ void tiled_gemm(const GemmShape& s, const void* a, const void* b, void* c, bool 
   const int64_t per_item = pairs ? 2 : 1;
   const bool packs_a = s.trans_a || (s.dtype != kFloat32 && !pairs);
   const int64_t block_k = even_part(s.k, kMaxDepth * per_item, per_item);
-  const int64_t block_m =
-      even_part(s.m, packs_a ? kMaxPackedRows : kMaxRows, TAPESTRY_DISPATCH(tile_rows)());
-  // A C of 16 bits cannot take sums between the blocks of k.
-  const bool beside = s.c_dtype != kFloat32 && block_k < s.k;
+  const int64_t block_m = rows_of_block(s.m, packs_a);
+  // A C of 16 bits cannot take sums between the blocks of k; one of float32 that is scaled has them
+  // added block by block, which in exact mode would not be one run over k.
+  const bool scaled = s.alpha != 1 || (s.beta != 0 && s.beta != 1);
+  const bool beside = (s.c_dtype != kFloat32 || (scaled && in_exact())) && block_k < s.k;
   const Scratch sums =
       beside ? Scratch(std::min(block_m, s.m) * s.n * size_of(kFloat32)) : Scratch();
   for (int64_t i = 0; i < s.m; i += block_m) {
@@ -224,7 +233,7 @@ void tiled_gemm(const GemmShape& s, const void* a, const void* b, void* c, bool 
         product.alpha = 1;
         product.beta = first ? 0.0F : 1.0F;
       }
-      run(product);
+      multiply_tiled(product);
     }
   }
 }

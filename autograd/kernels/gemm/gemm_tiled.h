@@ -16,13 +16,15 @@
 
 namespace tapestry::kernels {
 
+struct LeafSums;  // gemm_leaves.h
+
 /// One block of rows and of the sum, as the kernels of a level see it.
 ///
 /// The sum runs over items of four bytes: a float32, or a pair of bfloat16 that are neighbours in
 /// k (the last one with a zero if k is odd). A tile is tile_rows(level) rows.
 struct TiledProduct {
   DType dtype;    // kFloat32, kBFloat16 or kFloat16
-  DType c_dtype;  // dtype or kFloat32
+  DType c_dtype;  // dtype or kFloat32; of sums of leaves in units, kFloat64
   bool pairs;     // items are pairs of bfloat16; otherwise float32
   bool trans_a;
   bool trans_b;
@@ -44,6 +46,9 @@ struct TiledProduct {
   int64_t first_packed;
   /// float32 [m,n] to which the sum is added before it goes to C; null: to zero.
   const float* addend;
+  /// The sum is cut into leaves: there is no addend, and where C is float64 beta does not count.
+  /// Null: it is not.
+  const LeafSums* leaves;
 };
 
 /// Memory that somebody reads or writes next, to be on its way into the second-level cache before.
@@ -93,6 +98,12 @@ bool has_bfloat16_pairs();
 /// Whether they are the fastest way to multiply bfloat16 here: some processors take longer for a
 /// pair than for two float32.
 bool prefers_bfloat16_pairs();
+
+/// The product of one block, on the team, but for packed_a and first_packed, which are set here.
+void multiply_tiled(const TiledProduct& product);
+
+/// Rows of C in a block, as even as they can be.
+int64_t rows_of_block(int64_t m, bool packs_a);
 
 /// One product (the batch of the shape is not looked at) of a dtype that has_tiled_gemm; m, n, k >
 /// 0. C of a 16-bit product has that dtype or is float32. `pairs`, for bfloat16 only and where

@@ -2,6 +2,7 @@
 
 #include "autograd/kernels/attention/attention.h"
 #include "autograd/kernels/isa/attention_block.h"
+#include "autograd/kernels/machine/exact.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
@@ -73,7 +74,8 @@ class BackwardPart {
         s_(call.shape),
         part_(part),
         exponents_(exponents_of(s_)),
-        workspace_(scratch) {
+        workspace_(scratch),
+        room_(scratch) {
     const int64_t widest = larger(dim_, value_dim_);
     left_rows_ = workspace_.take<Item>(operand_size(widest));
     right_rows_ = workspace_.take<Item>(operand_size(widest));
@@ -86,8 +88,11 @@ class BackwardPart {
     ds_by_query_ = workspace_.take<Item>(kB * kB);
     if (part.want_dkv) {
       const int64_t keys = round_up(part.k_end - part.k_begin, kB);
-      dk_ = taken_zeros(keys * padded_);
-      dv_ = taken_zeros(keys * value_padded_);
+      const int64_t count = call.leaves.count > 0 ? sets_.sums() : 1;
+      for (int64_t n = 0; n < count; ++n) {
+        sums_[n].dk = workspace_.take<C>(keys * padded_);
+        sums_[n].dv = workspace_.take<C>(keys * value_padded_);
+      }
     }
     if (s_.score_cap > 0) {
       derivatives_ = workspace_.take<C>(kB * kB);
@@ -95,56 +100,154 @@ class BackwardPart {
   }
 
   void run() {
-    for (int64_t head = part_.head_begin; head < part_.head_end; ++head) {
-      for (int64_t q = part_.q_begin; q < part_.q_end; q += kAttentionChunk) {
-        add_queries(head, q, smaller(q + kAttentionChunk, part_.q_end));
+    if (call_.leaves.count > 0 && part_.want_dkv) {
+      add_leaves();
+    } else {
+      clear(sums_[0]);
+      for (int64_t head = part_.head_begin; head < part_.head_end; ++head) {
+        add_range(head, part_.q_begin, part_.q_end);
+        meet_keys();
       }
     }
     if (part_.want_dkv) {
-      finish_keys(static_cast<C>(s_.scale), dim_, dk_, call_.dk);
-      finish_keys(C(1), value_dim_, dv_, call_.dv);
+      finish_keys(call_.scale_dk ? static_cast<C>(s_.scale) : C(1), dim_, sums_[0].dk, call_.dk);
+      finish_keys(C(1), value_dim_, sums_[0].dv, call_.dv);
     }
   }
 
  private:
+  static constexpr int64_t kMostSums = kSumLeaves;  // AttentionLeafSets::sums() is at most leaves
+
   static int64_t operand_size(int64_t dim) { return kB * round_up(dim, 32); }
 
-  C* taken_zeros(int64_t size) {
-    C* out = workspace_.take<C>(size);
-    for (int64_t i = 0; i < size; ++i) {
-      out[i] = 0;
+  /// Sums of the part's keys.
+  struct KeySums {
+    C* dk = nullptr;
+    C* dv = nullptr;
+    int64_t used = 0;  // keys that have terms; those behind are zeros, and not written at first
+  };
+
+  /// Makes room for the terms of keys before `end`.
+  void extend(KeySums& sums, int64_t end) const {
+    if (end > sums.used) {
+      fill_zeros(sums.dk + sums.used * padded_, (end - sums.used) * padded_);
+      fill_zeros(sums.dv + sums.used * value_padded_, (end - sums.used) * value_padded_);
+      sums.used = end;
     }
-    return out;
+  }
+  static void fill_zeros(C* x, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      x[i] = 0;
+    }
+  }
+  void clear(KeySums& sums) const {
+    if (part_.want_dkv) {
+      sums.used = 0;
+      extend(sums, part_.k_end - part_.k_begin);
+    }
   }
 
-  /// The part of these queries, at most kAttentionChunk of them.
-  void add_queries(int64_t head, int64_t q_begin, int64_t q_end) {
-    Workspace workspace = workspace_;  // everything taken from here on is given back
-    int64_t count = 0;
-    Keys all{part_.k_end, part_.k_begin};
-    for (int64_t begin = q_begin; begin < q_end; begin += kB) {
-      const Queries queries = queries_from(begin, part_.q_end);
-      const int32_t* starts = starts_of(s_, call_.documents, part_.sample, queries);
+  /// dk and dv as a tree over the leaves: of a set of them each has its sums, then these are added,
+  /// and those of sets as digits of a binary counter carry.
+  void add_leaves() {
+    const int64_t together = sets_.together;
+    const int64_t queries = sets_.chunk * together;
+    for (int64_t set = 0; set < sets_.sets(); ++set) {
+      for (int64_t n = 0; n < together; ++n) {
+        sums_[n].used = 0;
+      }
+      for (int64_t head = part_.head_begin; head < part_.head_end; ++head) {
+        if (sets_.leaves == 1) {  // chunks one behind the other
+          add_range(head, 0, s_.q_len);
+          continue;
+        }
+        add_range(head, set * queries, (set + 1) * queries);
+        add_range(head, s_.q_len - (set + 1) * queries, s_.q_len - set * queries);
+      }
+      meet_keys();
+      for (int64_t step = 1; step < together; step *= 2) {
+        for (int64_t n = 0; n < together; n += 2 * step) {
+          merge(sums_[n + step], sums_[n]);
+        }
+      }
+      KeySums* digit = sums_ + together;
+      for (int64_t rest = set; rest % 2 == 1; rest /= 2) {
+        merge(*digit++, sums_[0]);
+      }
+      if (set + 1 < sets_.sets()) {
+        const KeySums done = sums_[0];
+        sums_[0] = *digit;
+        *digit = done;
+      }
+    }
+    extend(sums_[0], part_.k_end - part_.k_begin);
+  }
+
+  /// `sums` += other, whose memory may change.
+  void merge(KeySums& other, KeySums& sums) const {
+    if (other.used > sums.used) {
+      const KeySums longer = other;
+      other = sums;
+      sums = longer;
+    }
+    add_vectors(other.used * padded_, other.dk, sums.dk);
+    add_vectors(other.used * value_padded_, other.dv, sums.dv);
+  }
+  static void add_vectors(int64_t n, const C* in, C* out) {
+    for (int64_t i = 0; i < n; i += kLanes<C>) {
+      store(out + i, load(out + i) + load(in + i));
+    }
+  }
+
+  /// The position of a query less its number.
+  int64_t offset_of(int64_t query) const {
+    return s_.q_offset +
+           (call_.leaves.count > 0 && query >= s_.q_len / 2 ? call_.leaves.late_shift : 0);
+  }
+
+  /// Takes the blocks of these queries in, which meet the keys as soon as there are enough.
+  void add_range(int64_t head, int64_t q_begin, int64_t q_end) {
+    for (int64_t begin = q_begin; begin < q_end;) {
+      const int64_t half = s_.q_len / 2;
+      const bool jumps = call_.leaves.count > 0 && begin < half;
+      const Queries queries =
+          queries_from(begin, jumps ? smaller(half, q_end) : q_end, offset_of(begin));
+      begin += queries.count;
+      const int32_t* starts = starts_of(call_.documents, part_.sample, queries);
       Keys keys = visible_keys(s_, starts, queries);
       keys = {larger(keys.begin, part_.k_begin), smaller(keys.end, part_.k_end)};
       if (!part_.want_dq && keys.begin >= keys.end) {
         continue;
       }
-      blocks_[count].starts = starts;
-      load_queries(workspace, head, queries, keys, blocks_[count++]);
+      if (count_ == 0) {
+        room_ = workspace_;
+        all_ = {part_.k_end, part_.k_begin};
+      }
+      blocks_[count_].starts = starts;
+      load_queries(room_, head, queries, keys, blocks_[count_++]);
       if (keys.begin < keys.end) {
-        all = {smaller(all.begin, keys.begin), larger(all.end, keys.end)};
+        all_ = {smaller(all_.begin, keys.begin), larger(all_.end, keys.end)};
+      }
+      if (count_ == kAttentionBlocks) {
+        meet_keys();
       }
     }
-    const int64_t skipped = all.begin < all.end ? round_down(all.begin - part_.k_begin, kB) : 0;
-    for (int64_t k_begin = part_.k_begin + skipped; k_begin < all.end; k_begin += kB) {
-      visit(k_begin, count);
+  }
+
+  /// The blocks that were taken in meet their keys and are done.
+  void meet_keys() {
+    const int64_t skipped = all_.begin < all_.end ? round_down(all_.begin - part_.k_begin, kB) : 0;
+    for (int64_t k_begin = part_.k_begin + skipped; count_ > 0 && k_begin < all_.end;
+         k_begin += kB) {
+      visit(k_begin, count_);
     }
-    for (int64_t n = 0; n < count && part_.want_dq; ++n) {
+    for (int64_t n = 0; n < count_ && part_.want_dq; ++n) {
       const Queries& queries = blocks_[n].queries;
       store_rows(queries.count, static_cast<C>(s_.scale), dim_, blocks_[n].dq,
-                 at<T>(call_.dq, part_.sample, head, queries.begin), call_.dq.strides.row);
+                 at<T>(call_.dq, part_.sample, blocks_[n].head, queries.begin),
+                 call_.dq.strides.row);
     }
+    count_ = 0;
   }
 
   Operand<Item> query_rows(
@@ -264,7 +367,7 @@ class BackwardPart {
       cap_scores(s_, block, scores_, derivatives_);
     }
     apply_sign(exponents_, block, scores_);
-    add_bias(s_, exponents_.scale, call_.slopes, q.head, q.queries, block, scores_);
+    add_bias(exponents_.scale, call_.slopes, q.head, q.queries, block, scores_);
     hide_scores(call_.mask, part_.sample, q.head, q.queries, block, scores_);
     score_product(block, value_items, value_rows, q.dout_transposed, dscores_);
     const bool drops = s_.dropout_p > 0;
@@ -280,18 +383,38 @@ class BackwardPart {
       multiply_derivatives(block, derivatives_, dscores_);
     }
     if (part_.want_dkv) {
-      const int64_t first = k_begin - part_.k_begin;
-      sum_over_queries<O::kPerItem>(block, q.queries.count, value_padded_,
-                                    O::by_key(scores_, block.k_rows, p_by_key_), q.dout_stacked,
-                                    dv_ + first * value_padded_);
-      sum_over_queries<O::kPerItem>(block, q.queries.count, padded_,
-                                    O::by_key(dscores_, block.k_rows, ds_by_key_), q.q_stacked,
-                                    dk_ + first * padded_);
+      add_to_keys(q, block);
     }
     if (part_.want_dq) {
       sum_over_keys<O::kPerItem>(block, q.queries.count, padded_,
                                  O::by_query(dscores_, block.k_rows, ds_by_query_), keys_stacked,
                                  q.dq);
+    }
+  }
+
+  void add_to_keys(const QueryBlock<Item, C>& q, const Block& block) {
+    const int64_t first = block.k_begin - part_.k_begin;
+    const Operand<Item> p = O::by_key(scores_, block.k_rows, p_by_key_);
+    const Operand<Item> ds = O::by_key(dscores_, block.k_rows, ds_by_key_);
+    const auto add = [&](int64_t begin, int64_t end, const KeySums& sums) {
+      sum_over_queries<O::kPerItem>(block, begin, end, value_padded_, p, q.dout_stacked,
+                                    sums.dv + first * value_padded_);
+      sum_over_queries<O::kPerItem>(block, begin, end, padded_, ds, q.q_stacked,
+                                    sums.dk + first * padded_);
+    };
+    if (call_.leaves.count <= 1) {
+      extend(sums_[0], first + block.k_rows);
+      add(0, q.queries.count, sums_[0]);
+      return;
+    }
+    const int64_t chunks = 2 * sets_.leaves;
+    for (int64_t begin = 0; begin < q.queries.count;) {
+      const int64_t chunk = (q.queries.begin + begin) / sets_.chunk;
+      const int64_t end = smaller((chunk + 1) * sets_.chunk - q.queries.begin, q.queries.count);
+      KeySums& sums = sums_[smaller(chunk, chunks - 1 - chunk) % sets_.together];
+      extend(sums, first + block.k_rows);
+      add(begin, end, sums);
+      begin = end;
     }
   }
 
@@ -348,9 +471,12 @@ class BackwardPart {
   Item* ds_by_key_;
   Item* ds_by_query_;
   C* derivatives_ = nullptr;  // of the cap
-  C* dk_ = nullptr;
-  C* dv_ = nullptr;
-  QueryBlock<Item, C> blocks_[kAttentionBlocks] = {};
+  const AttentionLeafSets sets_ = attention_leaf_sets(call_.leaves, s_.q_len);
+  KeySums sums_[kMostSums] = {};
+  QueryBlock<Item, C> blocks_[kAttentionBlocks] = {};  // that are taken in
+  int64_t count_ = 0;                                  // of them
+  Keys all_{0, 0};                                     // that they see
+  Workspace room_;                                     // behind what is kept for them
 };
 
 }  // namespace

@@ -35,16 +35,18 @@ template <class T>
 /// the same, so that what one loop writes is what the next one reads.
 inline constexpr int64_t kColumns = 16;
 
-/// A block of queries: the first one, how many, and that number in whole units.
+/// A block of queries: the first one and its position, how many, and that number in whole units.
 struct Queries {
   int64_t begin;
+  int64_t position;
   int64_t count;
   int64_t columns;
 };
 
-inline Queries queries_from(int64_t begin, int64_t q_len) {
-  const int64_t count = smaller(kB, q_len - begin);
-  return {begin, count, round_up(count, kColumns)};
+/// Those from `begin` on, at most as many as up to `end`; `offset` makes a position of a query.
+inline Queries queries_from(int64_t begin, int64_t end, int64_t offset) {
+  const int64_t count = smaller(kB, end - begin);
+  return {begin, begin + offset, count, round_up(count, kColumns)};
 }
 
 struct Keys {
@@ -53,19 +55,17 @@ struct Keys {
 };
 
 /// Where the documents of a block of queries begin; null if all is one document.
-inline const int32_t* starts_of(const AttentionShape& s,
-                                const AttentionDocuments& documents,
+inline const int32_t* starts_of(const AttentionDocuments& documents,
                                 int64_t sample,
                                 const Queries& q) {
-  return documents.start == nullptr
-             ? nullptr
-             : documents.start + sample * documents.batch + s.q_offset + q.begin;
+  return documents.start == nullptr ? nullptr
+                                    : documents.start + sample * documents.batch + q.position;
 }
 
 /// The keys that some query of the block sees, but for the mask; empty if begin
 /// >= end.
 inline Keys visible_keys(const AttentionShape& s, const int32_t* starts, const Queries& q) {
-  const int64_t first = q.begin + s.q_offset;
+  const int64_t first = q.position;
   const int64_t last = first + q.count - 1;
   const int64_t begin = s.window_left >= 0 ? larger(first - s.window_left, 0) : 0;
   return {starts == nullptr ? begin : larger(begin, starts[0]),
@@ -108,7 +108,7 @@ struct Block {
                                         int64_t k_begin,
                                         int64_t count) {
   constexpr int64_t kAny = int64_t{1} << 40;
-  const int64_t shift = q.begin + s.q_offset - k_begin;
+  const int64_t shift = q.position - k_begin;
   Block block;
   block.k_begin = k_begin;
   block.k_count = count;
@@ -159,17 +159,19 @@ template <int64_t kPerItem, class Item, class C>
   });
 }
 
-/// sums [keys, n] += scores right, summed over the queries that see them.
+/// sums [keys, n] += scores right, summed over those of the queries from `first`, in whole items,
+/// to `queries` that see them.
 template <int64_t kPerItem, class Item, class C>
 [[gnu::noinline]] void sum_over_queries(const Block& block,
+                                        int64_t first,
                                         int64_t queries,
                                         int64_t n,
                                         Operand<Item> by_key,
                                         Operand<Item> stacked,
                                         C* sums) {
   multiply_accumulate<false>(
-      block.k_rows, n, by_key, stacked, sums, n, [&block, queries](int64_t tile) {
-        return in_items<kPerItem>(larger(tile - block.above, 0),
+      block.k_rows, n, by_key, stacked, sums, n, [&block, first, queries](int64_t tile) {
+        return in_items<kPerItem>(larger(tile - block.above, first),
                                   smaller(block.query_end[tile / kTileRows], queries));
       });
 }
@@ -333,8 +335,7 @@ template <class C>
 
 /// Adds the bias of a head to scores that are yet to be multiplied by `scale`.
 template <class C>
-[[gnu::noinline]] void add_bias(const AttentionShape& s,
-                                double scale,
+[[gnu::noinline]] void add_bias(double scale,
                                 const double* slopes,
                                 int64_t head,
                                 const Queries& q,
@@ -345,7 +346,7 @@ template <class C>
   }
   const auto slope = static_cast<C>(slopes[head] / scale);
   for (int64_t j = 0; j < block.k_rows; ++j) {
-    const auto distance = static_cast<C>(block.k_begin + j - q.begin - s.q_offset);
+    const auto distance = static_cast<C>(block.k_begin + j - q.position);
     C* row = scores + j * kB;
     TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < block.columns; ++i) {
@@ -370,7 +371,7 @@ template <class C>
       (own_stream ? 0 : s.sample_offset + sample) * s.total_heads + s.head_offset + head;
   uint32_t words[kB + 8];
   for (int64_t i = 0; i < q.count; ++i) {
-    const int64_t row = plane * s.total_rows + s.q_offset + q.begin + i;
+    const int64_t row = plane * s.total_rows + q.position + i;
     const auto index = static_cast<uint64_t>(row * s.total_cols + block.k_begin);
     const auto skip = static_cast<int64_t>(index % 4);
     philox_blocks(s.rng_seed, stream, index / 4, (skip + block.k_count + 3) / 4, words);

@@ -97,7 +97,7 @@ class ForwardRows {
     packed_ = workspace.take<Item>(kB * kB);
     rescale_ = workspace.take<C>(kB);
     for (int64_t begin = rows.q_begin; begin < rows.q_end; begin += kB) {
-      start(workspace, queries_from(begin, s_.q_len));
+      start(workspace, queries_from(begin, s_.q_len, s_.q_offset));
     }
   }
 
@@ -121,7 +121,7 @@ class ForwardRows {
   void start(Workspace& workspace, const Queries& q) {
     QueryBlock<Item, C>& block = blocks_[count_++];
     block.queries = q;
-    block.starts = starts_of(s_, call_.documents, rows_.sample, q);
+    block.starts = starts_of(call_.documents, rows_.sample, q);
     block.keys = visible_keys(s_, block.starts, q);
     const T* x = at<T>(call_.q, rows_.sample, rows_.head, q.begin);
     block.q_transposed =
@@ -195,7 +195,7 @@ class ForwardRows {
       cap_scores<C>(s_, block, scores_, nullptr);
     }
     apply_sign(exponents_, block, scores_);
-    add_bias(s_, exponents_.scale, call_.slopes, rows_.head, q.queries, block, scores_);
+    add_bias(exponents_.scale, call_.slopes, rows_.head, q.queries, block, scores_);
     hide_scores(call_.mask, rows_.sample, rows_.head, q.queries, block, scores_);
     online_softmax(block, static_cast<C>(exponents_.factor), scores_, q, rescale_);
     if (s_.dropout_p > 0) {

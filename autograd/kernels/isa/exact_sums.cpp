@@ -20,16 +20,31 @@ void add_row_to_exact(int64_t n, const float* x, double* sums) {
 }
 
 double exact_row_to_float32(int64_t n, const double* sums, float* y) {
-  double largest = 0;
-  double nan = 0;
-  for (int64_t i = 0; i < n; ++i) {
+  constexpr int64_t kLanes = 16;
+  double largest[kLanes] = {};
+  double nan[kLanes] = {};  // stays 0 where all are finite
+  const auto convert = [&](int64_t lane, int64_t i) {
     const double sum = sums[i];
     const double size = __builtin_fabs(sum);
-    largest = size > largest ? size : largest;
-    nan += sum - sum;
+    largest[lane] = size > largest[lane] ? size : largest[lane];
+    nan[lane] += sum - sum;
     y[i] = static_cast<float>(sum * kUnit);
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      convert(lane, i + lane);
+    }
   }
-  return nan == 0 ? largest : nan;
+  for (; i < n; ++i) {
+    convert(0, i);
+  }
+  for (int64_t lane = 1; lane < kLanes; ++lane) {
+    largest[0] = largest[lane] > largest[0] ? largest[lane] : largest[0];
+    nan[0] += nan[lane];
+  }
+  return nan[0] == 0 ? largest[0] : nan[0];
 }
 
 }  // namespace tapestry::kernels::TAPESTRY_ISA

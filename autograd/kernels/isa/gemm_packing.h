@@ -13,6 +13,7 @@ namespace tapestry::kernels::TAPESTRY_ISA {
 namespace {
 
 [[gnu::always_inline]] inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+[[gnu::always_inline]] inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /// How many neighbours in k an item holds: itself alone, or two bfloat16. A float item may be made
 /// of a 16-bit element, converted as it is copied.
@@ -152,13 +153,15 @@ template <int64_t kWidth, class Item, class Element>
   }
 }
 
-/// As pack() for all panels of kWidth that `count` lines make: panel after panel in `out`, and
-/// where the elements of one k are neighbours, read in one pass.
+/// As pack() for all panels of kWidth that `count` lines make: panel after panel, `all` items each,
+/// of which these are written to `out`, and where the elements of one k are neighbours, read in one
+/// pass.
 template <int64_t kWidth, class Item, class Element>
-void pack_panels(const Factor<Item, Element>& x, int64_t first, int64_t count, Item* out) {
+void pack_panels(
+    const Factor<Item, Element>& x, int64_t first, int64_t count, int64_t all, Item* out) {
   constexpr int64_t kPer = kPerItem<Item>;
   const int64_t items = items_of<Item>(x.k);
-  const int64_t size = items * kWidth;
+  const int64_t size = all * kWidth;
   const int64_t whole = count / kWidth;
   if (whole < 2 || x.along || x.k % kPer != 0) {
     for (int64_t line = 0; line < count; line += kWidth) {
@@ -179,13 +182,11 @@ void pack_panels(const Factor<Item, Element>& x, int64_t first, int64_t count, I
   }
 }
 
-/// As pack() for kTiles tiles that follow one another, from rows of A^T: all of them at once, so
-/// that what is read of a row is at least a cache line.
+/// As pack() for kTiles tiles that follow one another, `all` items each, from rows of A^T: all of
+/// them at once, so that what is read of a row is at least a cache line.
 template <int64_t kTiles, class Item, class Element>
-[[gnu::noinline]] void pack_across_tiles(const Factor<Item, Element>& x,
-                                         int64_t first,
-                                         int64_t items,
-                                         Item* out) {
+[[gnu::noinline]] void pack_across_tiles(
+    const Factor<Item, Element>& x, int64_t first, int64_t items, int64_t all, Item* out) {
   constexpr int64_t kPer = kPerItem<Item>;
   constexpr int64_t kLines = kTiles * kTileRows;
   for (int64_t p = 0; p < items; ++p) {
@@ -194,21 +195,19 @@ template <int64_t kTiles, class Item, class Element>
     Item joined[kLines];
     join<kLines>(even, kPer == 1 ? even : even + x.ld, joined);
     for (int64_t t = 0; t < kTiles; ++t) {
-      __builtin_memcpy(out + (t * items + p) * kTileRows, joined + t * kTileRows,
+      __builtin_memcpy(out + (t * all + p) * kTileRows, joined + t * kTileRows,
                        kTileRows * sizeof(Item));
     }
   }
 }
 
-/// out [kTileRows, k] = the elements of lines [first, first + count), zeros for the others: a tile
-/// of A whose rows need only be converted.
+/// out [kTileRows, k], rows `all` apart = the elements of lines [first, first + count), zeros for
+/// the others: a tile of A whose rows need only be converted.
 template <class Element>
-[[gnu::noinline]] void widen_tile(const Factor<float, Element>& x,
-                                  int64_t first,
-                                  int64_t count,
-                                  float* out) {
+[[gnu::noinline]] void widen_tile(
+    const Factor<float, Element>& x, int64_t first, int64_t count, int64_t all, float* out) {
   for (int64_t r = 0; r < kTileRows; ++r) {
-    float* row = out + r * x.k;
+    float* row = out + r * all;
     if (r < count) {
       load_row(x.k, x.data + (first + r) * x.ld, row);
     } else {

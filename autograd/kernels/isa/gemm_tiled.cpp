@@ -4,6 +4,7 @@
 
 #include "autograd/kernels/isa/avx2_panel_tile.h"
 #include "autograd/kernels/isa/gemm_packing.h"
+#include "autograd/kernels/isa/leaf_tiles.h"
 #include "autograd/kernels/isa/row_io.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
@@ -23,7 +24,29 @@ using Item = Pair;
 using Item = float;
 #endif
 
-[[gnu::always_inline]] inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+/// Of the sum.
+int64_t items_in(const TiledProduct& product) {
+  return product.leaves != nullptr ? product.leaves->items : items_of<Item>(product.k);
+}
+
+/// Calls f(run) for the runs of k that are copied one after the other.
+template <class F>
+[[gnu::always_inline]] inline void for_packed_runs(const TiledProduct& product, const F& f) {
+  if (product.leaves == nullptr) {
+    f(PackedRun{0, 1, product.k, 0});
+    return;
+  }
+  for (int64_t i = 0; i < product.leaves->run_count; ++i) {
+    f(product.leaves->runs[i]);
+  }
+}
+
+/// What that copies of a factor; the elements of a line that are neighbours are one step apart.
+template <class Element>
+Factor<Item, Element> factor_of_run(const void* x, int64_t ld, bool along, const PackedRun& run) {
+  const auto* data = static_cast<const Element*>(x) + run.k * (along ? 1 : ld);
+  return {data, along ? ld : ld * run.step, along, run.count};
+}
 
 template <class T>
 [[gnu::always_inline]] inline void finish_columns(int64_t rows,
@@ -294,10 +317,24 @@ template <int kVectors>
                                     Item* packed) {
   with_element(product.dtype, [&](auto* element) {
     using Element = std::remove_pointer_t<decltype(element)>;
-    const Factor<Item, Element> b = {static_cast<const Element*>(product.b), product.ldb,
-                                     product.trans_b, product.k};
-    pack_panels<kVectors * kLane>(b, column, columns, packed);
+    constexpr int64_t kWidth = kVectors * kLane;
+    const int64_t all = items_in(product);
+    for_packed_runs(product, [&](const PackedRun& run) {
+      pack_panels<kWidth>(factor_of_run<Element>(product.b, product.ldb, product.trans_b, run),
+                          column, columns, all, packed + run.item * kWidth);
+    });
   });
+}
+
+/// The tiles [begin, end) of a panel of C.
+template <int kVectors>
+[[gnu::always_inline]] inline void multiply_panel(
+    const TiledProduct& product, const Item* panel, int64_t column, int64_t begin, int64_t end) {
+  if (product.leaves != nullptr) {
+    PanelOfLeaves<Item, kVectors>(product, panel, column).multiply(begin, end);
+  } else {
+    PanelOfC<kVectors>(product, panel, column).multiply(begin, end);
+  }
 }
 
 /// `panels` neighbouring panels from `column` on.
@@ -309,14 +346,14 @@ void multiply_panels(const TiledProduct& product,
                      int64_t tile_end,
                      Item* packed) {
   constexpr int64_t kWidth = kVectors * kLane;
-  const int64_t items = items_of<Item>(product.k);
+  const int64_t items = items_in(product);
   const int64_t size = items * kWidth;
   pack_columns<kVectors>(product, column, least(panels * kWidth, product.n - column), packed);
   const int64_t step = tiles_together(items, panels);
   for (int64_t tile = tile_begin; tile < tile_end; tile += step) {
     for (int64_t panel = 0; panel < panels; ++panel) {
-      PanelOfC<kVectors>(product, packed + panel * size, column + panel * kWidth)
-          .multiply(tile, least(tile + step, tile_end));
+      multiply_panel<kVectors>(product, packed + panel * size, column + panel * kWidth, tile,
+                               least(tile + step, tile_end));
     }
   }
 }
@@ -357,22 +394,26 @@ void for_panels(const TiledProduct& product, const F& f) {
   }
 }
 
+/// A run of k of the tiles [begin, end).
 template <class Element>
-void pack_tiles_typed(const TiledProduct& product, int64_t begin, int64_t end) {
-  const Factor<Item, Element> a = {static_cast<const Element*>(product.a), product.lda,
-                                   !product.trans_a, product.k};
-  auto* out = static_cast<Item*>(product.packed_a);
-  const int64_t items = items_of<Item>(product.k);
-  const int64_t size = items * kTileRows;
+void pack_tiles_typed(const TiledProduct& product,
+                      int64_t begin,
+                      int64_t end,
+                      const PackedRun& run) {
+  const auto a = factor_of_run<Element>(product.a, product.lda, !product.trans_a, run);
+  const int64_t all = items_in(product);
+  const int64_t items = items_of<Item>(run.count);
+  const int64_t size = all * kTileRows;
+  auto* out = static_cast<Item*>(product.packed_a) + run.item * kTileRows;
   constexpr int64_t kTogether = 8;
   int64_t tile = begin;
-  if (!a.along && product.k % kPerItem<Item> == 0) {
+  if (!a.along && run.count % kPerItem<Item> == 0) {
     for (; tile + kTogether <= end; tile += kTogether) {
       const int64_t row = (product.first_packed + tile) * kTileRows;
       if (row + kTogether * kTileRows > product.m) {
         break;
       }
-      pack_across_tiles<kTogether>(a, row, items, out + tile * size);
+      pack_across_tiles<kTogether>(a, row, items, all, out + tile * size);
     }
   }
   for (; tile < end; ++tile) {
@@ -380,7 +421,8 @@ void pack_tiles_typed(const TiledProduct& product, int64_t begin, int64_t end) {
     const int64_t rows = least(kTileRows, product.m - row);
     if constexpr (kConverts<Item, Element>) {
       if (a.along) {
-        widen_tile(a, row, rows, out + tile * size);
+        widen_tile(a, row, rows, all,
+                   static_cast<Item*>(product.packed_a) + tile * size + run.item);
         continue;
       }
     }
@@ -403,12 +445,14 @@ int64_t panel_bytes(int64_t m, int64_t n, int64_t items) {
 
 void pack_tiles(const TiledProduct& product, int64_t begin, int64_t end) {
   with_element(product.dtype, [&](auto* element) {
-    pack_tiles_typed<std::remove_pointer_t<decltype(element)>>(product, begin, end);
+    for_packed_runs(product, [&](const PackedRun& run) {
+      pack_tiles_typed<std::remove_pointer_t<decltype(element)>>(product, begin, end, run);
+    });
   });
 }
 
 void pack_all_panels(const TiledProduct& product, void* panels) {
-  const int64_t items = items_of<Item>(product.k);
+  const int64_t items = items_in(product);
   for_panels(product, [&](int64_t v, auto vectors) {
     constexpr int kVectors = decltype(vectors)::value;
     pack_columns<kVectors>(product, v * kLane, least(kVectors * kLane, product.n - v * kLane),
@@ -418,12 +462,12 @@ void pack_all_panels(const TiledProduct& product, void* panels) {
 
 void multiply_tiles(const TiledProduct& product, int64_t begin, int64_t end, const void* panels) {
   const auto* packed = static_cast<const Item*>(panels);
-  const int64_t items = items_of<Item>(product.k);
+  const int64_t items = items_in(product);
   const int64_t step = tiles_together(items, 2);
   for (int64_t tile = begin; tile < end; tile += step) {
     for_panels(product, [&](int64_t v, auto vectors) {
-      PanelOfC<decltype(vectors)::value>(product, packed + v * kLane * items, v * kLane)
-          .multiply(tile, least(tile + step, end));
+      multiply_panel<decltype(vectors)::value>(product, packed + v * kLane * items, v * kLane, tile,
+                                               least(tile + step, end));
     });
   }
 }
@@ -459,7 +503,7 @@ void multiply_share(const TiledProduct& product, int64_t begin, int64_t end, voi
   auto* packed = static_cast<Item*>(panel);
   const int64_t vectors = ceil_div(product.n, kLane);
   const int64_t tiles = ceil_div(product.m, kTileRows);
-  const int64_t together = panels_together(product.m, product.n, items_of<Item>(product.k));
+  const int64_t together = panels_together(product.m, product.n, items_in(product));
   int64_t width = 0;
   for (int64_t v = 0; v * tiles < end; v += width) {
     width = panel_width(vectors - v);

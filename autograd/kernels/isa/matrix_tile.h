@@ -72,6 +72,31 @@ struct NoFetch {};
 /// Items of a sum after which a fetch is told to go on.
 inline constexpr int64_t kItemsPerFetch = 16;
 
+/// sum += item p of kTileRows rows of A, or of as many columns if kTransA, times row p of B.
+template <class Item, int kVectors, bool kTransA>
+[[gnu::always_inline]] inline void multiply_item(
+    int64_t p,
+    const Item* a,
+    int64_t lda,
+    const Item* b,
+    int64_t ldb,
+    typename Product<Item>::SumVector (&sum)[kTileRows][kVectors]) {
+  using P = Product<Item>;
+  typename P::ItemVector row[kVectors];
+#pragma GCC unroll 3
+  for (int v = 0; v < kVectors; ++v) {
+    row[v] = P::row(b + p * ldb + v * kLanes<typename P::Sum>);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kTileRows; ++r) {
+    const typename P::ItemVector ar = P::all(kTransA ? a + p * lda + r : a + r * lda + p);
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] = P::add(ar, row[v], sum[r][v]);
+    }
+  }
+}
+
 /// fetch.go_on() is called again and again during the sum.
 template <class Item, int kVectors, bool kTransA, class Fetch = NoFetch>
 [[gnu::always_inline]] inline void multiply_tile(int64_t k,
@@ -93,32 +118,17 @@ template <class Item, int kVectors, bool kTransA, class Fetch = NoFetch>
       sum[r][v] = accumulate ? load(c + r * ldc + v * kLanes<C>) : typename P::SumVector{};
     }
   }
-  const auto add_item = [&](int64_t p) __attribute__((always_inline)) {
-    typename P::ItemVector row[kVectors];
-#pragma GCC unroll 3
-    for (int v = 0; v < kVectors; ++v) {
-      row[v] = P::row(b + p * ldb + v * kLanes<C>);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < kTileRows; ++r) {
-      const typename P::ItemVector ar = P::all(kTransA ? a + p * lda + r : a + r * lda + p);
-#pragma GCC unroll 3
-      for (int v = 0; v < kVectors; ++v) {
-        sum[r][v] = P::add(ar, row[v], sum[r][v]);
-      }
-    }
-  };
   if constexpr (requires { fetch.go_on(); }) {
     for (int64_t p = 0; p < k;) {
       fetch.go_on();
       const int64_t end = p + kItemsPerFetch < k ? p + kItemsPerFetch : k;
       for (; p < end; ++p) {
-        add_item(p);
+        multiply_item<Item, kVectors, kTransA>(p, a, lda, b, ldb, sum);
       }
     }
   } else {
     for (int64_t p = 0; p < k; ++p) {
-      add_item(p);
+      multiply_item<Item, kVectors, kTransA>(p, a, lda, b, ldb, sum);
     }
   }
 #pragma GCC unroll 8

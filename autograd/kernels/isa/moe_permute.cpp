@@ -229,11 +229,13 @@ struct BackwardRow {
 };
 
 /// dx = gate dy and the result dy . x, in several sums: one would wait for each of its additions.
+/// They have four lines of lanes at every CPU level, which are added in one order.
 template <bool kDot, bool kScale, class T>
 compute_t<T> backward_elements(int64_t n, const BackwardRow<T>& row, bool streams) {
   using C = compute_t<T>;
-  constexpr int64_t kSums = 4;
   constexpr int64_t kLane = kLanes<C>;
+  constexpr int64_t kParts = 64 / kVectorBytes;  // vectors of a line
+  constexpr int64_t kSums = 4 * kParts;
   vector_t<C> sums[kSums] = {};
   const vector_t<C> gate = broadcast(row.gate);
   int64_t i = 0;
@@ -243,7 +245,7 @@ compute_t<T> backward_elements(int64_t n, const BackwardRow<T>& row, bool stream
         __builtin_prefetch(row.ahead + i + line);
       }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 16
     for (int64_t v = 0; v < kSums; ++v) {
       const int64_t at = i + v * kLane;
       const vector_t<C> slope = load_wide(row.dy + at);
@@ -257,9 +259,13 @@ compute_t<T> backward_elements(int64_t n, const BackwardRow<T>& row, bool stream
   }
   C total = 0;
   if constexpr (kDot) {
-    const vector_t<C> all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    for (int64_t lane = 0; lane < kLane; ++lane) {
-      total += all[lane];
+    for (int64_t part = 0; part < kParts; ++part) {
+      const vector_t<C>* of_lines = sums + part;
+      const vector_t<C> all =
+          (of_lines[0] + of_lines[kParts]) + (of_lines[2 * kParts] + of_lines[3 * kParts]);
+      for (int64_t lane = 0; lane < kLane; ++lane) {
+        total += all[lane];
+      }
     }
   }
   for (; i < n; ++i) {

@@ -1,10 +1,16 @@
 #include <algorithm>
+#include <vector>
 
+#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/gemm/gemm_exact.h"
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/work_counter.h"
+#include "autograd/kernels/memory.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/activation.h"
 #include "autograd/ops/cross_entropy_rows.h"
 #include "autograd/ops/elementwise.h"
+#include "autograd/ops/heads/leaf_order.h"
 #include "autograd/ops/heads/logit_chunks.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/map.h"
@@ -161,6 +167,49 @@ struct LinearCrossEntropy {
   }
 };
 
+// The products of exact mode that follow the logits of a chunk, whose rows lie in a LeafOrder.
+struct ExactProducts {
+  int64_t leaf_rows;
+  std::vector<kernels::SumRun> vocabulary;  // leaves of the sum over columns of logits
+
+  ExactProducts(int64_t leaf_rows_, int64_t columns) : leaf_rows(leaf_rows_) {
+    for (int64_t i = 0; i < kSumLeaves; ++i) {
+      vocabulary.push_back({columns * i / kSumLeaves, columns * (i + 1) / kSumLeaves});
+    }
+  }
+
+  // dx [rows, H] of the gradient [rows, V] of the products.
+  void to_hidden(const Tensor& gradient, const Tensor& w, const Tensor& dx) const {
+    kernels::tree_gemm({.dtype = gradient.dtype(),
+                        .c_dtype = dx.dtype(),
+                        .m = dx.shape()[0],
+                        .n = dx.shape()[1],
+                        .k = gradient.shape()[1],
+                        .lda = gradient.shape()[1],
+                        .ldb = w.shape()[1],
+                        .ldc = dx.shape()[1]},
+                       vocabulary, gradient.raw(), w.raw(), dx.raw());
+  }
+
+  // dw, exact sums [V, H], of whole leaves.
+  void to_weight(const Tensor& gradient, const Tensor& x, const Tensor& dw) const {
+    std::vector<kernels::SumRun> leaves;
+    const int64_t rows = x.shape()[0];
+    for (int64_t begin = 0; begin < rows; begin += leaf_rows) {
+      leaves.push_back({begin, std::min(rows, begin + leaf_rows)});
+    }
+    kernels::exact_sum_gemm({.dtype = gradient.dtype(),
+                             .trans_a = true,
+                             .m = dw.shape()[0],
+                             .n = dw.shape()[1],
+                             .k = rows,
+                             .lda = gradient.shape()[1],
+                             .ldb = x.shape()[1],
+                             .ldc = dw.shape()[1]},
+                            leaves, gradient.raw(), x.raw(), dw.data<double>());
+  }
+};
+
 // The sum of the rows' losses, weighed. All that backward can add is one factor, so forward makes
 // both gradients while it has the logits of a chunk (Hsu et al. 2024, "Liger Kernel").
 struct LinearCrossEntropySum {
@@ -170,7 +219,9 @@ struct LinearCrossEntropySum {
   int64_t chunk_rows;
   Tensor rounded;
   Tensor row_weights;  // wide_dtype of hidden
+  Tensor losses;       // of each row, if the caller wants them
   bool makes_dx, makes_dw;
+  bool exact = false;
   SavedTensor hidden = {}, weight = {}, labels = {}, dx = {};
   mutable SavedTensor dw = {};
 
@@ -184,10 +235,14 @@ struct LinearCrossEntropySum {
     weight.save(weight_);
     labels.save(labels_);
     const DType wide = row_weights.dtype();
-    const int64_t h = hidden_.shape().back();
-    const Tensor x = dense(hidden_);
     const Tensor w = dense(rounded.defined() ? rounded : weight_.to(hidden_.dtype()));
     rounded = {};  // only forward computes with it
+    exact = in_exact() && wide == kFloat32;
+    if (exact) {
+      return exact_forward(dense(hidden_), w, labels_);
+    }
+    const int64_t h = hidden_.shape().back();
+    const Tensor x = dense(hidden_);
     // Not rounded before the factor is known.
     const Tensor x_gradient = makes_dx ? empty(x.shape(), wide) : Tensor();
     Tensor w_gradient;
@@ -198,11 +253,12 @@ struct LinearCrossEntropySum {
         fill_with_zeros(w_gradient);
       }
     }
-    Tensor losses = empty(labels_.shape(), wide);
+    Tensor row_losses = losses.defined() ? losses : empty(labels_.shape(), wide);
+    losses = {};
     Tensor lse = empty({std::min(chunk_rows, labels_.numel())}, wide);
     for_chunks(x, w, labels_.numel(), chunk_rows, [&](Tensor logits, int64_t begin, int64_t end) {
       const Tensor y = entries_between(labels_, begin, end);
-      Tensor loss_part = entries_between(losses, begin, end);
+      Tensor loss_part = entries_between(row_losses, begin, end);
       Tensor lse_part = entries_between(lse, 0, end - begin);
       const Tensor factor = form.apply_to(logits);
       rows.forward(logits, y, loss_part, lse_part);
@@ -220,29 +276,95 @@ struct LinearCrossEntropySum {
     });
     dx.save(x_gradient);
     dw.save(w_gradient);
-    return sum(mul(losses, row_weights));
+    return sum(mul(row_losses, row_weights));
+  }
+
+  // Leaves of tokens are whole in each chunk.
+  Tensor exact_forward(const Tensor& x_, const Tensor& w, const Tensor& labels_) {
+    const DType wide = row_weights.dtype();
+    const int64_t count = labels_.numel();
+    const int64_t h = x_.shape().back();
+    const LeafOrder order = leaf_order(count);
+    const ExactProducts products(order.leaf_rows, w.shape()[0]);
+    const Tensor x = order.apply(x_.view({count, h}));
+    const Tensor y_all = order.apply(labels_.view({count}));
+    const Tensor weights = order.apply(row_weights.view({count}));
+    const Tensor x_gradient = makes_dx ? empty({count, h}, wide) : Tensor();
+    Tensor w_gradient;
+    if (makes_dw) {
+      const MemoryKindGuard kind(MemoryKind::kGradient);
+      w_gradient = empty(w.shape(), kFloat64);
+      kernels::clear(w_gradient.raw(), w_gradient.numel() * size_of(kFloat64));
+    }
+    // The sums of a weight's gradient are read and written for each chunk: of these, few.
+    const int64_t rows_at_once =
+        std::max<int64_t>(1, 2 * chunk_rows / order.leaf_rows) * order.leaf_rows;
+    const Tensor row_losses = empty({count}, wide);
+    const Tensor lse = empty({std::min(rows_at_once, count)}, wide);
+    for_chunks(x, w, count, rows_at_once, [&](Tensor logits, int64_t begin, int64_t end) {
+      const Tensor y = entries_between(y_all, begin, end);
+      Tensor loss_part = entries_between(row_losses, begin, end);
+      Tensor lse_part = entries_between(lse, 0, end - begin);
+      const Tensor factor = form.apply_to(logits);
+      rows.forward(logits, y, loss_part, lse_part);
+      if (makes_dx || makes_dw) {
+        rows.backward(logits, y, lse_part, entries_between(weights, begin, end), logits);
+        LogitForm::pull_back(logits, factor);
+      }
+      if (makes_dx) {
+        products.to_hidden(logits, w, rows_between(x_gradient, h, begin, end));
+      }
+      if (makes_dw) {
+        products.to_weight(logits, rows_between(x, h, begin, end), w_gradient);
+      }
+    });
+    dx.save(makes_dx ? order.undo(x_gradient).view(x_.shape()) : Tensor());
+    dw.save(w_gradient);
+    if (losses.defined()) {
+      copy_values(order.undo(row_losses).view(labels_.shape()), losses);
+      losses = {};
+    }
+    return sum(mul(row_losses, weights));
   }
 
   TensorList backward(const Tensor& dy, NeedsGrad needs) const {
     const Tensor x = hidden;
-    const Tensor exact = weight;
+    const Tensor leaf = weight;
     if (grad_enabled()) {
-      return composed_gradients(rows, form, x, exact, labels, dy,
+      return composed_gradients(rows, form, x, leaf, labels, dy,
                                 [&](const Tensor& t) { return sum(mul(t, row_weights)); });
     }
     TensorList out(3);
     if (needs[0]) {
       out[0] = mul(dx.get(), dy).to(x.dtype());
     }
-    if (needs[1]) {
+    if (needs[1] && exact) {
+      out[1] = exact_weight_gradient(leaf, dy);
+    } else if (needs[1]) {
       const bool own = releases_graph() && dw.is_only_handle();
       Tensor gradient = own ? dw.take() : mul(dw.get(), dy);
       if (own) {
         kernels::scale_inplace(gradient.dtype(), gradient.numel(), dy.item(), gradient.raw());
       }
-      out[1] = give_to_main_grad(exact, gradient) ? gradient : gradient.to(exact.dtype());
+      out[1] = give_to_main_grad(leaf, gradient) ? gradient : gradient.to(leaf.dtype());
     }
     return out;
+  }
+
+ private:
+  Tensor exact_weight_gradient(const Tensor& leaf, const Tensor& dy) const {
+    const bool own = releases_graph() && dw.is_only_handle();
+    Tensor sums = own ? dw.take() : dw.get();
+    if (give_exact_sums(leaf, sums, own)) {
+      check<RuntimeError>(dy.item() == 1,
+                          "linear_cross_entropy: in exact mode the weights of the rows are all "
+                          "that a loss is multiplied by; its gradient must be 1, it is ",
+                          dy.item());
+      return sums;
+    }
+    const Tensor gradient = empty(leaf.shape(), kFloat32);
+    kernels::exact_to_float32(sums.numel(), sums.data<double>(), gradient.data<float>());
+    return mul(gradient, dy).to(leaf.dtype());
   }
 };
 
@@ -269,7 +391,7 @@ Tensor linear_cross_entropy(const Tensor& hidden,
   const auto wants = [](const Tensor& t) { return grad_enabled() && t.requires_grad(); };
   const Tensor total =
       apply_op(LinearCrossEntropySum{rows, form, options.chunk_rows, options.rounded, weights,
-                                     wants(hidden), wants(weight)},
+                                     options.losses, wants(hidden), wants(weight)},
                hidden, weight, y);
   watch_versions(total, {labels});
   return loss.reduction == Reduction::kMean ? div(total, sum(weights)) : total;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "autograd/kernels/attention/attention.h"
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/matmul.h"
@@ -15,6 +16,7 @@
 #include "autograd/ops/softmax.h"
 #include "autograd/ops/transformer/attention_passes.h"
 #include "autograd/tape/engine.h"
+#include "autograd/tape/main_grad.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
@@ -144,8 +146,7 @@ Problem pose(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionO
   Problem problem;
   problem.causal = options.causal;
   problem.window_left = options.window_left.value_or(-1);
-  problem.scale =
-      options.scale.value_or(1 / std::sqrt(std::max(1.0, static_cast<double>(q.shape()[3]))));
+  problem.scale = attention_scale(options, q.shape()[3]);
   problem.score_cap = options.score_cap;
   problem.q_offset = options.q_offset;
   problem.slopes = options.alibi_slopes;
@@ -440,7 +441,8 @@ void run_forward(const Problem& problem,
                       .max_scores = maxima.defined() ? maxima.data<float>() : nullptr});
 }
 
-// Fills dq, dk and dv, or adds to dk and dv with add_dkv; adds to dsinks.
+// Fills dq, dk and dv, or adds to dk and dv with add_dkv, where leaves leave dk unscaled; adds to
+// dsinks.
 void run_backward(const Problem& problem,
                   const Tensor& q,
                   const Tensor& k,
@@ -451,6 +453,7 @@ void run_backward(const Problem& problem,
                   const AttentionResult& result,
                   const Tensor& dy,
                   const AttentionGradients& gradients,
+                  const kernels::AttentionLeaves& leaves,
                   bool add_dkv) {
   if (q.numel() == 0) {
     return;
@@ -479,7 +482,10 @@ void run_backward(const Problem& problem,
        .dk = output(gradients.dk),
        .dv = output(gradients.dv),
        .add_dkv = add_dkv,
-       .dsinks = sinks.defined() ? gradients.dsinks.data<double>() : nullptr});
+       .scale_dk = !add_dkv || leaves.count == 0,
+       .leaves = leaves,
+       .dsinks = sinks.defined() ? gradients.dsinks.data<double>() : nullptr,
+       .exact_dsinks = gradients.exact_dsinks});
 }
 
 struct Attention {
@@ -533,10 +539,10 @@ struct Attention {
     Tensor dq = empty_by_rows(queries.shape(), dy.dtype());
     Tensor dk = empty_by_rows(keys.shape(), dy.dtype());
     Tensor dv = empty_by_rows(values.shape(), dy.dtype());
-    const Tensor dsinks = logits.defined() ? zeros(logits.shape(), kFloat64) : Tensor();
+    AttentionGradients gradients{dq, dk, dv};
+    set_sink_gradients(logits, gradients);
     const auto all = [&]() -> TensorList {
-      return {dq,       dk,       dv,
-              Tensor(), Tensor(), dsinks.defined() ? dsinks.to(logits.dtype()) : dsinks};
+      return {dq, dk, dv, Tensor(), Tensor(), sink_gradient(logits, gradients)};
     };
     if (queries.numel() == 0) {  // nobody looked at a key
       copy_values(broadcast_view(scalar(0, dy.dtype()), dk.shape()), dk);
@@ -544,7 +550,7 @@ struct Attention {
       return all();
     }
     run_backward(problem, queries, keys, values, seen, first_keys, logits, {out, lse}, dy,
-                 {dq, dk, dv, dsinks}, false);
+                 gradients, attention_leaves(queries.size(2)), false);
     return all();
   }
 };
@@ -589,8 +595,7 @@ Tensor scaled_dot_product_attention(const Tensor& q,
                                     const AttentionOptions& options) {
   check_defined("scaled_dot_product_attention", q, "q", k, "k", v, "v");
   const Problem problem = pose(q, k, v, options);
-  const Tensor sinks =
-      options.sinks.defined() ? options.sinks.to(wide_dtype(q.dtype())) : options.sinks;
+  const Tensor sinks = sinks_for(options.sinks, q.dtype());
   return apply_op(Attention{problem, options.max_logits, {}, {}, {}, {}, {}, {}, {}, {}}, q, k, v,
                   options.mask, options.document_starts, sinks);
 }
@@ -601,6 +606,9 @@ Tensor composed_attention(const Tensor& q,
                           const AttentionOptions& options,
                           std::optional<DType> softmax_dtype) {
   const Problem problem = pose(q, k, v, options);
+  check<RuntimeError>(!in_exact() || q.dtype() == kFloat64,
+                      "composed_attention: exact mode has no attention made of single ops, whose "
+                      "sums over queries depend on how these are divided; take the fused one");
   const DType softmax = softmax_dtype.value_or(wide_dtype(q.dtype()));
   check_floating("composed_attention: softmax_dtype", softmax);
   return composed(q, k, v, options.mask, options.document_starts, options.sinks, problem,
@@ -627,6 +635,40 @@ void check_result(const Tensor& q, const Tensor& v, const AttentionResult& resul
 
 }  // namespace
 
+kernels::AttentionLeaves attention_leaves(int64_t q_len) {
+  if (!in_exact()) {
+    return {};
+  }
+  const ExactTokens& tokens = exact_tokens();
+  const bool cuts = tokens.samples > 0 && tokens.length == q_len && tokens.leaves > 0 &&
+                    q_len % (2 * tokens.leaves) == 0;
+  return {.count = cuts ? tokens.leaves : 1};
+}
+
+void set_sink_gradients(const Tensor& sinks, AttentionGradients& gradients) {
+  if (!sinks.defined()) {
+    return;
+  }
+  gradients.dsinks = in_exact() ? exact_main_grad(sinks) : Tensor();
+  gradients.exact_dsinks = gradients.dsinks.defined();
+  if (!gradients.exact_dsinks) {
+    gradients.dsinks = zeros(sinks.shape(), kFloat64);
+  }
+}
+
+Tensor sink_gradient(const Tensor& sinks, const AttentionGradients& gradients) {
+  return !sinks.defined() || gradients.exact_dsinks ? gradients.dsinks
+                                                    : gradients.dsinks.to(sinks.dtype());
+}
+
+Tensor sinks_for(const Tensor& sinks, DType dtype) {
+  return !sinks.defined() || in_exact() ? sinks : sinks.to(wide_dtype(dtype));
+}
+
+double attention_scale(const AttentionOptions& options, int64_t head_dim) {
+  return options.scale.value_or(1 / std::sqrt(std::max(1.0, static_cast<double>(head_dim))));
+}
+
 void attention_forward(const Tensor& q,
                        const Tensor& k,
                        const Tensor& v,
@@ -644,7 +686,8 @@ void attention_backward(const Tensor& q,
                         const AttentionOptions& options,
                         const AttentionResult& result,
                         const Tensor& dout,
-                        const AttentionGradients& gradients) {
+                        const AttentionGradients& gradients,
+                        const kernels::AttentionLeaves& leaves) {
   const Problem problem = pose(q, k, v, options);
   check_result(q, v, result);
   check_destination("dq", gradients.dq, q.shape(), q.dtype());
@@ -657,7 +700,7 @@ void attention_backward(const Tensor& q,
   }
   check_destination("dv", gradients.dv, v.shape(), wide_dtype(v.dtype()));
   run_backward(problem, q, k, v, options.mask, options.document_starts, options.sinks, result, dout,
-               gradients, /*add_dkv=*/true);
+               gradients, leaves, /*add_dkv=*/true);
 }
 
 }  // namespace tapestry

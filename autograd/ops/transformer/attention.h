@@ -82,6 +82,10 @@ std::vector<double> alibi_slopes(int64_t heads);
 /// max_logits are not [H] and contiguous; TypeError if the mask is not bool, sinks are not
 /// floating, max_logits not float32 or document_starts not int32. Source: Dao et al. 2022,
 /// arXiv:2205.14135.
+///
+/// In exact mode (kernels/machine/exact.h) the gradients of k and v are a tree over the leaves of
+/// queries that exact_tokens() says, if it speaks of so many tokens, and that of sinks is added to
+/// their exact main_grad, a term for each sample, head and query.
 Tensor scaled_dot_product_attention(const Tensor& q,
                                     const Tensor& k,
                                     const Tensor& v,
@@ -95,7 +99,7 @@ Tensor scaled_dot_product_attention(const Tensor& q,
 /// softmax_dtype: float32 for 16-bit inputs, else the inputs' dtype, unless it is given. Dropout
 /// takes the same numbers as the fused form. max_logits are those of the scores as this form has
 /// them, with their rounding. Errors as above; TypeError if softmax_dtype is not
-/// floating.
+/// floating; RuntimeError in exact mode, unless the inputs are float64.
 Tensor composed_attention(const Tensor& q,
                           const Tensor& k,
                           const Tensor& v,

@@ -6,6 +6,7 @@
 // said and a dense last axis (ValueError).
 #pragma once
 
+#include "autograd/kernels/attention/attention.h"
 #include "autograd/ops/transformer/attention.h"
 
 namespace tapestry {
@@ -17,11 +18,26 @@ struct AttentionResult {
 };
 
 struct AttentionGradients {
-  Tensor dq;           ///< [B,H,S,D] in q's dtype
-  Tensor dk;           ///< [B,G,T,D], float32 (float64 for float64)
-  Tensor dv;           ///< [B,G,T,E], as dk
-  Tensor dsinks = {};  ///< [H], contiguous, float64; undefined without sinks
+  Tensor dq;                  ///< [B,H,S,D] in q's dtype
+  Tensor dk;                  ///< [B,G,T,D], float32 (float64 for float64)
+  Tensor dv;                  ///< [B,G,T,E], as dk
+  Tensor dsinks = {};         ///< [H], contiguous, float64; undefined without sinks
+  bool exact_dsinks = false;  ///< dsinks holds exact sums (kernels/exact_sums.h)
 };
+
+/// How exact mode cuts the sums over `q_len` queries of a call: as exact_tokens() says of tokens,
+/// if that is how many there are, else not at all. Outside of exact mode: count 0.
+kernels::AttentionLeaves attention_leaves(int64_t q_len);
+
+/// The exact sums that a gradient of `sinks` is to be added to, or zeros for one of its own; says
+/// so in the gradients. Nothing without sinks.
+void set_sink_gradients(const Tensor& sinks, AttentionGradients& gradients);
+/// That gradient, as an op returns it.
+Tensor sink_gradient(const Tensor& sinks, const AttentionGradients& gradients);
+/// The sinks of a call as its op takes them: exact mode must see the leaf.
+Tensor sinks_for(const Tensor& sinks, DType dtype);
+/// options.scale, or its default for `head_dim` channels.
+double attention_scale(const AttentionOptions& options, int64_t head_dim);
 
 /// Overwrites `result`.
 void attention_forward(const Tensor& q,
@@ -31,13 +47,14 @@ void attention_forward(const Tensor& q,
                        const AttentionResult& result);
 
 /// Overwrites dq and adds to dk, dv and dsinks, which several calls with different queries may
-/// share.
+/// share. With leaves, dk is without its factor scale, which sums over ranks need last.
 void attention_backward(const Tensor& q,
                         const Tensor& k,
                         const Tensor& v,
                         const AttentionOptions& options,
                         const AttentionResult& result,
                         const Tensor& dout,
-                        const AttentionGradients& gradients);
+                        const AttentionGradients& gradients,
+                        const kernels::AttentionLeaves& leaves = {});
 
 }  // namespace tapestry

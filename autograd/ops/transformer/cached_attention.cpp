@@ -4,8 +4,10 @@
 #include <cmath>
 
 #include "autograd/kernels/attention/attention.h"
+#include "autograd/kernels/attention/attention_call.h"
 #include "autograd/kernels/attention/cached_attention.h"
 #include "autograd/kernels/attention/one_order_attention.h"
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/one_order.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/view.h"
@@ -123,7 +125,8 @@ struct CachedAttentionOp {
     if (options.counts.empty()) {
       options.counts.assign(static_cast<size_t>(c.batch), c.length);
     }
-    const bool by_blocks = q.dtype() == kFloat32 || q.dtype() == kBFloat16;
+    // In exact mode queries have the bits that training gives them, so its kernel computes them.
+    const bool by_blocks = (q.dtype() == kFloat32 || q.dtype() == kBFloat16) && !in_exact();
     const bool few = c.length * (c.heads / c.groups) <= kMostQueries;
     if (by_blocks && (few || in_one_order())) {
       const kernels::CachedAttention call = {.dtype = q.dtype(),
@@ -207,8 +210,11 @@ struct CachedAttentionOp {
       return;
     }
     const int64_t end = positions[row] + count;
-    const int64_t begin = std::max<int64_t>(
+    int64_t begin = std::max<int64_t>(
         0, options.window_left ? positions[row] - *options.window_left : int64_t{0});
+    if (in_exact()) {  // blocks of keys are counted from position 0
+      begin = begin / kernels::kAttentionBlock * kernels::kAttentionBlock;
+    }
     const Tensor keys = keys_between(k, b, begin, end, options.ring);
     const Tensor values = keys_between(v, b, begin, end, options.ring);
     const Tensor lse = empty({c.heads * count}, q.dtype() == kFloat64 ? kFloat64 : kFloat32);

@@ -45,7 +45,8 @@ struct CachedAttentionOptions {
 /// heads, and sums run over blocks of keys that are counted from position 0, so that a token's bits
 /// do not depend on how many are computed with it; longer rows of queries go the way of
 /// scaled_dot_product_attention(). Inside a OneOrderScope (kernels/machine/one_order.h) they have
-/// the bits of few queries, too, and so has scaled_dot_product_attention().
+/// the bits of few queries, too, and so has scaled_dot_product_attention(). In exact mode
+/// (kernels/machine/exact.h) all go that way, so that a token has the bits that training gives it.
 ///
 /// There is no gradient: RuntimeError if grad mode is on and an input wants one. ValueError if
 /// shapes, positions or counts do not fit (positions[b] + counts[b] exceeds the capacity, unless

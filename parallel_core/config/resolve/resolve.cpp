@@ -674,6 +674,7 @@ void resolve(Resolution& r) {
   resolve_monitor(r);
   resolve_post_training(r);
   resolve_one_order(r);
+  resolve_exact(r);
 }
 
 }  // namespace tapestry::config

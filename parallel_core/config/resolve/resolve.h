@@ -81,5 +81,6 @@ void resolve_task_data(Resolution& resolution);
 void resolve_preferences(Resolution& resolution);
 void resolve_grpo(Resolution& resolution);
 void resolve_one_order(Resolution& resolution);
+void resolve_exact(Resolution& resolution);
 
 }  // namespace tapestry::config

@@ -7,10 +7,12 @@
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/json.h"
+#include "autograd/kernels/exact_class.h"
 #include "autograd/kernels/machine/signals_blocked.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/dist_checkpointing/stored_hashes.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/log/logging.h"
 
@@ -89,6 +91,12 @@ bool CheckpointSaver::is_due(int64_t step) {
 
 void CheckpointSaver::start(int64_t step, const std::string& state) {
   options_.training_state = state;
+  if (config_.training_config.exact) {
+    StateHash hash(model_, &optimizer_, HashedState::kWeightsAndStates);
+    options_.hashes = stored_hashes_text(
+        {.bit_class = std::string(exact_class(config_.model_config.compute_dtype)),
+         .tensors = hash()});
+  }
   accepted_while_writing_ = false;
   writing_step_ = step;
   last_save_ = SaveClock::now();

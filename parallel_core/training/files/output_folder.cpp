@@ -136,8 +136,9 @@ EarlierRun find_earlier_run(const std::string& output_dir) {
   if (run.files.empty()) {
     return run;
   }
-  for (const char* name : {"config.yaml", "health_ckpts.json", "abnormal_global_norm.json",
-                           "report.html", "tokens_per_expert.jsonl", "capsule", "profile"}) {
+  for (const char* name :
+       {"config.yaml", "health_ckpts.json", "abnormal_global_norm.json", "report.html",
+        "tokens_per_expert.jsonl", "hashes.jsonl", "capsule", "profile"}) {
     if (fs::exists(folder / name, error)) {
       run.files.emplace_back(name);
     }
@@ -341,7 +342,8 @@ std::string OutputFolder::move_later_aside(const std::string& checkpoint) {
     }
     const fs::path aside = new_folder_aside();
     fs::create_directories(aside / "checkpoint");
-    for (const char* name : {"metrics.jsonl", "config.yaml", "tokens_per_expert.jsonl"}) {
+    for (const char* name :
+         {"metrics.jsonl", "config.yaml", "tokens_per_expert.jsonl", "hashes.jsonl"}) {
       if (fs::exists(output / name)) {
         fs::copy_file(output / name, aside / name);
       }

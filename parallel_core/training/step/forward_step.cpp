@@ -44,6 +44,22 @@ Tensor visibility(const data::Batch& batch, const ContextParallelLayout& layout)
   return mask;
 }
 
+// The rows of a micro-batch on this rank. A sequence that ranks cannot divide into leaves has rows
+// of which each is one.
+ExactTokens tokens_of(const data::Batch& batch, const ParallelModel& model) {
+  const ContextParallelLayout layout = context_parallel_layout();
+  const int64_t unit = model.sequence_unit();
+  const int64_t whole = (batch.seq + unit - 1) / unit * unit;
+  const int64_t leaves = sequence_leaves(whole);
+  if (leaves % layout.size != 0) {
+    return {};
+  }
+  return {.samples = batch.batch,
+          .length = whole / layout.size,
+          .leaves = leaves / layout.size,
+          .samples_first = model.sequence_axis() == 1};
+}
+
 }  // namespace
 
 ModelInput to_model_input(const data::Batch& batch, int64_t unit, int64_t depths) {
@@ -83,7 +99,8 @@ PipelineWork pipeline_work(
     ParallelModel& model,
     const std::vector<data::Batch>& micro_batches,
     std::function<StageOutput(int64_t micro_batch, ModelOutput& output)> finish,
-    const TokenScoresRequest* scores) {
+    const TokenScoresRequest* scores,
+    const TokenWeights& weights) {
   check<ValueError>(scores == nullptr || model.tells_scores(),
                     "post_training_config.task: its loss is made of the log-probabilities of "
                     "tokens, which ",
@@ -98,7 +115,10 @@ PipelineWork pipeline_work(
     const data::Batch& batch = micro_batches[static_cast<size_t>(i)];
     return model.hidden_shape(batch.batch, batch.seq);
   };
-  work.forward = [&model, &micro_batches, scores, finish = std::move(finish)](
+  work.exact_tokens = [&model, &micro_batches](int64_t i) {
+    return tokens_of(micro_batches[static_cast<size_t>(i)], model);
+  };
+  work.forward = [&model, &micro_batches, scores, weights, finish = std::move(finish)](
                      int chunk, int64_t i, const Tensor& hidden) {
     const data::Batch& batch = micro_batches[static_cast<size_t>(i)];
     random_context().sample_ids = batch.sample_ids;
@@ -107,6 +127,10 @@ PipelineWork pipeline_work(
     ModelInput input =
         to_model_input(batch, model.sequence_unit(), at_the_end ? model.tokens_ahead() : 0);
     input.scores = scores;
+    input.token_weight = weights.own;
+    for (size_t depth = 0; depth < std::min(input.ahead.size(), weights.ahead.size()); ++depth) {
+      input.ahead[depth].token_weight = weights.ahead[depth];
+    }
     input.micro_batch = i;
     input.chunk = chunk;
     input.hidden = hidden;

@@ -175,6 +175,9 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
     line["skipped"] = true;
   }
   line["loss_scale"] = number(result.loss_scale);
+  if (!record.hash.empty()) {
+    line["hash"] = record.hash;
+  }
   if (result.bubble) {
     line["bubble"] = {{"measured", result.bubble->measured},
                       {"theoretical", result.bubble->theoretical}};

@@ -25,6 +25,7 @@ struct StepRecord {
   std::optional<double> test_loss;
   std::map<std::string, double> eval_values;  ///< of metrics beside the loss, by name
   std::map<std::string, double> test_values;
+  std::string hash;  ///< of the step in exact mode, CLASS:HEX; else empty
 
   // What monitor_config has measured, by tag (docs/monitoring.md).
   std::map<std::string, double> values;  ///< of the whole run

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
@@ -17,6 +18,7 @@
 #include "optim/grad_clip.h"
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
+#include "parallel_core/optimizer/exact_norms.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/optimizer/global_norm.h"
 #include "parallel_core/parallel_state.h"
@@ -98,12 +100,47 @@ std::map<std::string, double> gradient_norms_of(const nn::Module& model, bool of
   return norms;
 }
 
+// The same bits in every layout.
+std::map<std::string, double> exact_gradient_norms_of(const nn::Module& model, bool of_experts) {
+  ProcessGroup& group = slices_group(of_experts);
+  std::vector<std::string> names;
+  std::vector<Tensor> slices;  // undefined where another rank counts it
+  for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
+    const nn::ParameterFlags& flags = entry.parameter->flags();
+    if (flags.shared || flags.expert != of_experts) {
+      continue;
+    }
+    const Tensor gradient = entry.parameter->grad();
+    const bool sharded = flags.tp == nn::TensorParallel::kSharded;
+    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
+      const int64_t holders = sharded ? logical.copies : group.size();
+      names.push_back(logical.name);
+      slices.push_back(gradient.defined() && group.rank() % holders == 0 ? logical.view_of(gradient)
+                                                                         : Tensor());
+    }
+  }
+  ExactNorms sums(names.size());
+  for (size_t i = 0; i < slices.size(); ++i) {
+    if (slices[i].defined()) {
+      sums.add(i, slices[i]);
+    }
+  }
+  const std::vector<double> found =
+      sums.result([&](std::span<double> values, ReduceOp op) { reduce_over(group, values, op); });
+  std::map<std::string, double> norms;
+  for (size_t i = 0; i < names.size(); ++i) {
+    norms.emplace(names[i], found[i]);
+  }
+  return norms;
+}
+
 }  // namespace
 
-std::map<std::string, double> logical_gradient_norms(const nn::Module& model) {
-  std::map<std::string, double> norms = gradient_norms_of(model, /*of_experts=*/false);
+std::map<std::string, double> logical_gradient_norms(const nn::Module& model, bool exact) {
+  const auto norms_of = exact ? exact_gradient_norms_of : gradient_norms_of;
+  std::map<std::string, double> norms = norms_of(model, /*of_experts=*/false);
   if (has_experts(model)) {
-    norms.merge(gather_over_experts(gradient_norms_of(model, /*of_experts=*/true)));
+    norms.merge(gather_over_experts(norms_of(model, /*of_experts=*/true)));
   }
   return norms;
 }
@@ -127,6 +164,7 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
       clip_(gradient_clipping(config)),
       ahead_factor_(config.model_config.mtp_loss_scaling_factor /
                     static_cast<double>(std::max<int64_t>(network_with_loss.tokens_ahead(), 1))),
+      exact_(config.training_config.exact),
       per_token_(config.training_config.calculate_per_token_loss),
       mean_(config.training_config.loss_reduction == "mean"),
       log_grad_norms_(config.training_config.log_param_grad_norms),
@@ -149,11 +187,16 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
     return;
   }
   if (config.optimizer_config.optimizer_in_backward) {
+    check<ValueError>(!config.training_config.exact,
+                      "training_config.exact sums the gradients of all tokens before it rounds "
+                      "them, optimizer_in_backward updates with those of a backward pass; switch "
+                      "one of them off");
     backward_update_.emplace(network_, optimizer_, log_grad_norms_);
   } else {
     gradients_ = &own_gradients_.emplace(
         network_.trained_parameters(),
         OnDemandGradients::Options{.dtype = config.optimizer_config.main_grads_dtype,
+                                   .exact = config.training_config.exact,
                                    .seed = static_cast<uint64_t>(config.training_config.seed)});
   }
 }
@@ -204,6 +247,13 @@ StageOutput TrainOneStepCell::objective(ModelOutput& output,
                                         double share,
                                         StepResult& result) const {
   const DType dtype = output.loss.dtype();
+  if (exact_) {  // the model has weighed the tokens
+    Tensor sum = output.loss;
+    for (const AheadLoss& ahead : output.ahead) {
+      sum = sum + ahead.loss;
+    }
+    return {std::move(sum), scalar(1, dtype)};
+  }
   if (output.ahead.empty()) {
     return {output.loss, scalar(share * result.loss_scale, dtype)};
   }
@@ -219,6 +269,32 @@ StageOutput TrainOneStepCell::objective(ModelOutput& output,
     sum = sum + ahead.loss * weight;
   }
   return {std::move(sum), scalar(result.loss_scale, dtype)};
+}
+
+// In exact mode: what each token's loss is multiplied by. One float32 for all tokens of the step,
+// so that their gradients do not depend on how they are divided.
+TokenWeights TrainOneStepCell::token_weights(const StepResult& result) const {
+  if (!exact_) {
+    return {};
+  }
+  const auto weight = [&](double factor, double tokens) {
+    return tokens > 0 ? static_cast<float>(result.loss_scale * factor / tokens) : 0.0F;
+  };
+  TokenWeights weights{.own = weight(1, result.loss_tokens)};
+  for (const double tokens : ahead_tokens_) {
+    weights.ahead.push_back(weight(ahead_factor_, tokens));
+  }
+  return weights;
+}
+
+// In exact mode: the losses of the step from all ranks' sums.
+void TrainOneStepCell::take_losses(ExactLosses& losses, StepResult& result) const {
+  losses.sum_over_ranks();
+  result.loss = result.loss_tokens > 0 ? losses.sum() / result.loss_tokens : 0;
+  for (size_t i = 0; i < ahead_tokens_.size(); ++i) {
+    const double tokens = ahead_tokens_[i];
+    result.mtp_losses[i] = tokens > 0 ? losses.sum_ahead(i) * ahead_factor_ / tokens : 0;
+  }
 }
 
 double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_batches,
@@ -237,6 +313,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
   result.mtp_losses.assign(static_cast<size_t>(network_.tokens_ahead()), 0);
   const auto start = std::chrono::steady_clock::now();
   double loss = 0;
+  ExactLosses exact(network_.tokens_ahead());
   PipelineWork work = pipeline_work(
       network_, micro_batches,
       [&](int64_t micro_batch, ModelOutput& output) {
@@ -256,7 +333,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
         if (per_token_) {
           share = result.loss_tokens > 0 ? output.token_count / result.loss_tokens : 0;
         }
-        const double own = output.loss.item();
+        const double own = exact_ ? exact.add(network_, output) : output.loss.item();
         result.local_losses.push_back(own);
         if (use == LossUse::kAlone ||
             (use == LossUse::kExamined && examiner_->suspects_loss(own * share))) {
@@ -265,7 +342,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
         loss += own * share;
         return objective(output, share, result);
       },
-      objective_ != nullptr ? objective_->scores() : nullptr);
+      objective_ != nullptr ? objective_->scores() : nullptr, token_weights(result));
   work.messages.overlap = overlap_p2p_;
   const PipelineReport report = get_forward_backward_func(work.chunks)(work);
   result.compute_ms =
@@ -287,6 +364,10 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
   std::copy(sums.begin() + 2, sums.end(), result.mtp_losses.begin());
   if (objective_ != nullptr) {
     result.task = objective_->finish_step();
+  }
+  if (exact_) {
+    take_losses(exact, result);
+    return result.loss;
   }
   return sums[1];
 }
@@ -346,7 +427,7 @@ void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResu
   }
   gradients_->gather_gradients();
   if (log_grad_norms_) {
-    for (const auto& [name, norm] : logical_gradient_norms(network_)) {
+    for (const auto& [name, norm] : logical_gradient_norms(network_, gradients_->exact())) {
       result.grad_norms.emplace(name, norm * unscale);
     }
     result.grad_norms = gather_over_pipeline(result.grad_norms);
@@ -376,6 +457,7 @@ double TrainOneStepCell::compute_gradients(const std::vector<data::Batch>& micro
     const PhaseScope phase("reduce_gradients");
     gradients_->finish_reduce();
   }
+  check_exact_sums(*gradients_, position_.seen + 1);
   // Unscaling is left to the pass that updates, unless somebody wants to see the gradients.
   double unscale = 1.0 / result.loss_scale;
   if ((observed || given != nullptr) && unscale != 1) {
@@ -532,6 +614,7 @@ void TrainOneStepCell::step_in_backward(const std::vector<data::Batch>& micro_ba
 
 StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_batches) {
   check<ValueError>(!micro_batches.empty(), "a step needs at least one micro-batch");
+  const ExactScope exact(exact_);
   StepResult result;
   result.loss_scale = scaler_.scale();
   {

@@ -22,6 +22,7 @@
 #include "parallel_core/optimizer/backward_update.h"
 #include "parallel_core/pipeline_parallel/parallel_model.h"
 #include "parallel_core/register.h"
+#include "parallel_core/training/step/exact_losses.h"
 #include "parallel_core/training/step/forward_step.h"
 #include "parallel_core/training/step/norm_spikes.h"
 #include "parallel_core/training/step/qk_clip.h"
@@ -81,8 +82,9 @@ struct StepResult {
 std::map<std::string, Tensor> logical_gradients(const nn::Module& model);
 
 /// Euclidean norm of the gradient of each of the stage's logical tensors, on every rank of the
-/// tensor-parallel group and of that with other experts, which all make the call.
-std::map<std::string, double> logical_gradient_norms(const nn::Module& model);
+/// tensor-parallel group and of that with other experts, which all make the call. `exact`: with the
+/// same bits in every layout, of gradients in float32.
+std::map<std::string, double> logical_gradient_norms(const nn::Module& model, bool exact = false);
 
 /// A step whose loss and norm are known, and which has changed nothing but gradients.
 struct ComputedStep {
@@ -178,6 +180,8 @@ class TrainOneStepCell {
 
   ParallelModel& network() { return network_; }
   optim::Optimizer& optimizer() { return optimizer_; }
+  /// Those of the last step; null with optimizer_in_backward.
+  const ModelGradients* gradients() const { return gradients_; }
   optim::Schedule::Position position() const { return position_; }
   void set_position(optim::Schedule::Position position) { position_ = position; }
   optim::GradScaler& grad_scaler() { return scaler_; }
@@ -191,6 +195,8 @@ class TrainOneStepCell {
   };
   void count_tokens(const std::vector<data::Batch>& micro_batches, StepResult& result);
   StageOutput objective(ModelOutput& output, double share, StepResult& result) const;
+  TokenWeights token_weights(const StepResult& result) const;
+  void take_losses(ExactLosses& losses, StepResult& result) const;
   double local_factor(const std::vector<data::Batch>& micro_batches,
                       const StepResult& result) const;
   /// What becomes of a micro-batch's loss.
@@ -233,6 +239,7 @@ class TrainOneStepCell {
   GradProcess own_clip_;              // of a registered grad_clip_type
   double ahead_factor_;               // of the loss of each depth ahead
   std::vector<double> ahead_tokens_;  // that count at each depth, on all ranks in this step
+  bool exact_;
   bool per_token_;
   bool mean_;
   bool log_grad_norms_;

@@ -12,6 +12,7 @@
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/training/step/evaluation_metric.h"
+#include "parallel_core/training/step/hashes_file.h"
 #include "parallel_core/training/step/metrics.h"
 #include "parallel_core/training/step/step_objective.h"
 #include "parallel_core/training/step/step_observer.h"
@@ -46,6 +47,7 @@ struct TrainOptions {
   /// null: that.
   StepObjective* objective = nullptr;
   MetricsWriter* metrics = nullptr;  ///< null: no metrics.jsonl
+  HashesFile* hashes = nullptr;      ///< of a run in exact mode; null: no hashes.jsonl
   /// See every step when its record is complete, before the log; the same on all ranks.
   std::vector<StepObserver*> observers;
   CheckpointOptions checkpoint;          ///< without a directory: nothing is saved

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/observer.h"
@@ -15,6 +16,7 @@
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/pipeline_parallel/collect.h"
+#include "parallel_core/training/step/exact_losses.h"
 #include "parallel_core/training/step/forward_step.h"
 #include "text/util/numbers.h"
 
@@ -141,6 +143,8 @@ std::map<std::string, double> evaluate_with(ParallelModel& model,
   const PhaseScope phase("evaluation");
   const NoGradGuard guard;
   model.eval();
+  const ExactScope exact(config.training_config.exact);
+  ExactLosses exact_losses;
   double loss = 0;
   double tokens = 0;
   std::vector<MetricSums> sums(metrics.begin(), metrics.end());
@@ -148,7 +152,11 @@ std::map<std::string, double> evaluate_with(ParallelModel& model,
     const std::vector<data::Batch> micro_batches = step_batches(source, config, {i, i * batch});
     PipelineWork work =
         pipeline_work(model, micro_batches, [&](int64_t /*micro_batch*/, ModelOutput& output) {
-          loss += output.loss.item() * output.token_count;
+          if (in_exact()) {
+            exact_losses.add(model, output);
+          } else {
+            loss += output.loss.item() * output.token_count;
+          }
           tokens += output.token_count;
           return StageOutput{};
         });
@@ -161,6 +169,10 @@ std::map<std::string, double> evaluate_with(ParallelModel& model,
   std::array<double, 2> all = {loss, tokens};  // known to the last stage
   sum_over_pipeline(all);
   sum_over(get_data_parallel_group(), all);
+  if (in_exact()) {
+    exact_losses.sum_over_ranks();
+    all[0] = exact_losses.sum();
+  }
   std::map<std::string, double> values = {{"loss", all[1] > 0 ? all[0] / all[1] : 0}};
   for (size_t i = 0; i < metrics.size(); ++i) {
     values.emplace(metrics[i].name, sums[i].value());

@@ -40,6 +40,8 @@ struct InjectAuxLoss {
 
 double& aux_loss_scale() { return RankContext::current().slot<AuxLossScale>().value; }
 
+AuxLossParts& aux_loss_parts() { return RankContext::current().slot<AuxLossParts>(); }
+
 Tensor inject_aux_loss(const Tensor& x, const Tensor& aux_loss, double scale) {
   return apply_op(InjectAuxLoss{scale}, x, aux_loss);
 }

@@ -10,6 +10,14 @@ namespace tapestry {
 /// model's loss is a mean over tokens. 1 until the training loop sets it.
 double& aux_loss_scale();
 
+/// The same for exact mode, where the auxiliary losses are sums over sequences: the gradient of a
+/// micro-batch's is multiplied by loss_scale / (micro_batches * its sequences).
+struct AuxLossParts {
+  double loss_scale = 1;
+  double micro_batches = 1;  ///< of the step, over all data-parallel ranks
+};
+AuxLossParts& aux_loss_parts();
+
 /// x as it is. In backward x's gradient passes, and aux_loss, a floating scalar, gets the gradient
 /// `scale`: as if scale * aux_loss were added to the loss that backward starts from, wherever in
 /// the model the layer is. Source: the "auxiliary loss auto scaler" of Megatron-LM.

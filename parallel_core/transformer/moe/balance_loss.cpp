@@ -83,10 +83,13 @@ void add_balance_weights(const MoEBalanceLoss& loss,
   }
 }
 
-Tensor balance_loss(const Tensor& probabilities,
-                    const std::vector<double>& weights,
-                    const std::vector<int64_t>& numbers,
-                    int64_t seq_length) {
+namespace {
+
+// p[t, e] weights[row of t, e]
+Tensor weighted_probabilities(const Tensor& probabilities,
+                              const std::vector<double>& weights,
+                              const std::vector<int64_t>& numbers,
+                              int64_t seq_length) {
   const int64_t experts = probabilities.size(1);
   check<ValueError>(probabilities.size(0) == std::ssize(numbers), "balance_loss: there are ",
                     numbers.size(), " numbers for ", probabilities.size(0), " tokens");
@@ -96,12 +99,35 @@ Tensor balance_loss(const Tensor& probabilities,
   const Tensor by_row = tensor(weights, {std::ssize(weights) / experts, experts});
   const Tensor by_token =
       index_select(by_row.to(probabilities.dtype()), 0, tensor(rows, {std::ssize(rows)}));
-  return sum(probabilities * by_token);
+  return probabilities * by_token;
+}
+
+double z_factor(double coeff, int64_t total) {
+  return coeff / static_cast<double>(std::max<int64_t>(total, 1));
+}
+
+}  // namespace
+
+Tensor balance_loss(const Tensor& probabilities,
+                    const std::vector<double>& weights,
+                    const std::vector<int64_t>& numbers,
+                    int64_t seq_length) {
+  return sum(weighted_probabilities(probabilities, weights, numbers, seq_length));
+}
+
+Tensor balance_loss_of_tokens(const Tensor& probabilities,
+                              const std::vector<double>& weights,
+                              const std::vector<int64_t>& numbers,
+                              int64_t seq_length) {
+  return sum(weighted_probabilities(probabilities, weights, numbers, seq_length), {-1});
 }
 
 Tensor router_z_loss(const Tensor& logits, double coeff, int64_t total) {
-  return sum(square(logsumexp(logits, {-1}))) *
-         (coeff / static_cast<double>(std::max<int64_t>(total, 1)));
+  return sum(square(logsumexp(logits, {-1}))) * z_factor(coeff, total);
+}
+
+Tensor router_z_loss_of_tokens(const Tensor& logits, double coeff, int64_t total) {
+  return square(logsumexp(logits, {-1})) * z_factor(coeff, total);
 }
 
 }  // namespace tapestry

@@ -51,8 +51,16 @@ Tensor balance_loss(const Tensor& probabilities,
                     const std::vector<int64_t>& numbers,
                     int64_t seq_length);
 
+/// The same of each token, [T].
+Tensor balance_loss_of_tokens(const Tensor& probabilities,
+                              const std::vector<double>& weights,
+                              const std::vector<int64_t>& numbers,
+                              int64_t seq_length);
+
 /// The tokens' part of coeff * mean over `total` tokens of logsumexp(logits)^2, scalar. Large
 /// logits do not overflow. Source: Zoph et al. 2022, arXiv:2202.08906, equation 5.
 Tensor router_z_loss(const Tensor& logits, double coeff, int64_t total);
+/// The same of each token, [T].
+Tensor router_z_loss_of_tokens(const Tensor& logits, double coeff, int64_t total);
 
 }  // namespace tapestry

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/indexing.h"
 #include "autograd/ops/transformer/grouped_linear.h"
@@ -62,6 +63,7 @@ Experts::Experts(const TransformerConfig& config, int64_t layer_number)
   if (has_gated_mlp(config)) {
     inner.insert(inner.begin(), Matrix::kGate);
   }
+  inner_matrices_ = std::ssize(inner);
   const int64_t width = std::ssize(inner) * own;
   const auto sliced_flag =
       slices_ > 1 ? nn::TensorParallel::kSharded : nn::TensorParallel::kReplicated;
@@ -231,10 +233,42 @@ Tensor Experts::with_adapter(const Tensor& y,
   return y + multiply(t, *adapter.b, nullptr, ends);
 }
 
-Tensor Experts::forward(const Tensor& x, const std::vector<int64_t>& ends, const LayerPass& pass) {
+// As multiply(), in exact mode.
+Tensor Experts::exactly(const Tensor& x,
+                        const nn::Parameter& weight,
+                        const nn::Parameter* bias,
+                        const ExpertRows& rows,
+                        ExpertSums sums) const {
+  check<ValueError>(!weight.is_quantized(), "exact mode has no products with quantized experts");
+  sums.compute = precision_.compute;
+  Tensor y = expert_product(x, weight, rows, sums, rounded_weight(weight, precision_));
+  if (!sums.parts) {
+    y = y.to(precision_.activation);
+  }
+  return bias != nullptr ? add_expert_bias(y, *bias, experts_of_rows(rows.ends)) : y;
+}
+
+// w1[e] x + b1[e]; the sum over channels of x's gradient is divided among slices.
+Tensor Experts::inner(const Tensor& x, const ExpertRows& rows) const {
+  const Tensor y =
+      in_exact() ? exactly(x, *w1_, w1_bias_, rows,
+                           {.out_leaves = kSumLeaves / slices_, .out_pieces = inner_matrices_})
+                 : multiply(x, *w1_, w1_bias_, rows.ends);
+  return with_adapter(y, x, w1_adapter_, rows.ends);
+}
+
+// w2[e] x, with the bias if no other slice has a part of the sum.
+Tensor Experts::outer(const Tensor& x, const ExpertRows& rows) const {
+  const Tensor y = in_exact() ? exactly(x, *w2_, nullptr, rows,
+                                        {.in_leaves = kSumLeaves / slices_, .parts = slices_ > 1})
+                              : multiply(x, *w2_, slices_ == 1 ? w2_bias_ : nullptr, rows.ends);
+  return with_adapter(y, x, w2_adapter_, rows.ends);
+}
+
+Tensor Experts::forward(const Tensor& x, const ExpertRows& rows, const LayerPass& pass) {
   const Tensor mapped = [&] {
     const RecomputeScope scope = pass.of(LayerOp::kMapping);
-    return with_adapter(multiply(x, *w1_, w1_bias_, ends), x, w1_adapter_, ends);
+    return inner(x, rows);
   }();
   // The widest value of the layer is made again from the one before it, which its own backward
   // keeps; unless something else makes it again.
@@ -248,15 +282,25 @@ Tensor Experts::forward(const Tensor& x, const std::vector<int64_t>& ends, const
   Tensor out;
   {
     const RecomputeScope scope = pass.of(LayerOp::kProjection);
-    out = with_adapter(multiply(active, *w2_, slices_ == 1 ? w2_bias_ : nullptr, ends), active,
-                       w2_adapter_, ends);
+    out = outer(active, rows);
   }
   again.drop();
   return out;
 }
 
-Tensor Experts::add_output_bias(const Tensor& y, const std::vector<int64_t>& expert_of_row) const {
-  return (y + rows_of(*w2_bias_, expert_of_row).to(y.dtype())).to(y.dtype());
+bool Experts::lacks_output_bias() const {
+  return w2_bias_ != nullptr && (slices_ > 1 || in_exact());
+}
+
+bool Experts::wants_wide_rows() const { return slices_ > 1 && in_exact(); }
+
+Tensor Experts::finished(const Tensor& y, const std::vector<int64_t>& expert_of_row) const {
+  if (in_exact()) {
+    const Tensor sum = y.to(precision_.compute).to(precision_.activation);
+    return lacks_output_bias() ? add_expert_bias(sum, *w2_bias_, expert_of_row) : sum;
+  }
+  return lacks_output_bias() ? (y + rows_of(*w2_bias_, expert_of_row).to(y.dtype())).to(y.dtype())
+                             : y;
 }
 
 }  // namespace tapestry

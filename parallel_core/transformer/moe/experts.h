@@ -12,6 +12,7 @@
 #include "parallel_core/parameter_builder.h"
 #include "parallel_core/precision.h"
 #include "parallel_core/transformer/activation.h"
+#include "parallel_core/transformer/moe/expert_product.h"
 #include "parallel_core/transformer/recompute_policy.h"
 
 namespace tapestry {
@@ -41,13 +42,18 @@ class Experts final : public nn::Module, public nn::Callable<Experts> {
   /// w2[e] activation(w1[e] x + b1[e]) for rows x [R, H] of expert e, ends[e - 1] to ends[e] - 1
   /// (ends [E/ep]); the bias of w2 comes with it where slices are not shared. With several slices
   /// that is the rank's part of the sum over them, of which lacks_output_bias() may be true.
-  Tensor forward(const Tensor& x, const std::vector<int64_t>& ends, const LayerPass& pass);
+  ///
+  /// In exact mode, with several slices, the part is float32, and x should be float32, so that its
+  /// gradient is such a part, too; the bias of w2 never comes with it.
+  Tensor forward(const Tensor& x, const ExpertRows& rows, const LayerPass& pass);
 
-  /// Whether forward() leaves the bias of w2 to add_output_bias().
-  bool lacks_output_bias() const { return w2_bias_ != nullptr && slices_ > 1; }
-  /// y [R, H], summed over slices, and the bias of each row's expert (counted from this rank's
-  /// first).
-  Tensor add_output_bias(const Tensor& y, const std::vector<int64_t>& expert_of_row) const;
+  /// Whether forward() leaves the bias of w2 to finished().
+  bool lacks_output_bias() const;
+  /// y [R, H], summed over slices, in the activations' dtype, with what forward() has left out:
+  /// the bias of each row's expert (counted from this rank's first; empty if none is lacking).
+  Tensor finished(const Tensor& y, const std::vector<int64_t>& expert_of_row) const;
+  /// Whether the rows' gradients are parts of a sum over slices that is taken in float32.
+  bool wants_wide_rows() const;
 
   int64_t first() const {
     return first_;
@@ -90,6 +96,13 @@ class Experts final : public nn::Module, public nn::Callable<Experts> {
                   const nn::Parameter& weight,
                   const nn::Parameter* bias,
                   const std::vector<int64_t>& ends) const;
+  Tensor exactly(const Tensor& x,
+                 const nn::Parameter& weight,
+                 const nn::Parameter* bias,
+                 const ExpertRows& rows,
+                 ExpertSums sums) const;
+  Tensor inner(const Tensor& x, const ExpertRows& rows) const;
+  Tensor outer(const Tensor& x, const ExpertRows& rows) const;
 
   Activation activation_;
   bool recomputes_;  // the activation, in backward, unless a pass keeps it
@@ -100,6 +113,7 @@ class Experts final : public nn::Module, public nn::Callable<Experts> {
   int64_t slice_;
   int64_t count_;
   int64_t first_;
+  int64_t inner_matrices_ = 1;  // that lie one below the other in w1
   nn::Parameter* w1_ = nullptr;
   nn::Parameter* w2_ = nullptr;
   nn::Parameter* w1_bias_ = nullptr;

@@ -16,12 +16,16 @@ struct MoECounts {
   /// tokens_per_expert of each pass by itself, if `keeps_passes`.
   std::vector<std::vector<int64_t>> of_passes;
   bool keeps_passes = false;
-  double aux_loss = 0;  ///< this rank's parts
+  double aux_loss = 0;  ///< this rank's parts; in exact mode sums over sequences
+  int64_t passes = 0;
+  int64_t sequences = 0;  ///< of the passes in exact mode, else 0
   double smallest_router_gap = 1e9;
   double smallest_group_gap = 1e9;
   double smallest_capacity_gap = 1e9;
 
   void add(const Routing& routing);
+  /// What aux_loss is divided by for a mean over passes.
+  double sequences_of_pass() const;
 };
 
 }  // namespace tapestry

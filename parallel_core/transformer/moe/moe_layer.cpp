@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tape/grad_mode.h"
@@ -14,7 +15,9 @@
 #include "parallel_core/transformer/activation_recorder.h"
 #include "parallel_core/transformer/moe/aux_loss.h"
 #include "parallel_core/transformer/moe/capacity.h"
+#include "parallel_core/transformer/moe/router_logits.h"
 #include "parallel_core/transformer/moe/token_dispatcher.h"
+#include "parallel_core/transformer/moe/token_leaves.h"
 
 namespace tapestry {
 
@@ -36,6 +39,11 @@ class SharedExpertGate final : public nn::Module, public nn::Callable<SharedExpe
 
   /// x [.., H] -> [.., 1] float32.
   Tensor forward(const Tensor& x) const {
+    if (in_exact()) {  // x may be a piece of the sequence: every token is a term
+      Shape out = x.shape();
+      out[out.size() - 1] = 1;
+      return sigmoid(router_logits(x.to(kFloat32).reshape({-1, x.size(-1)}), *weight_).view(out));
+    }
     return sigmoid(linear(x.to(kFloat32), weight_->to(kFloat32)));
   }
 
@@ -164,8 +172,12 @@ Tensor MoELayer::through_experts(const OwnTokens& own,
                                  const Tensor& x,
                                  const LayerPass& pass,
                                  Tensor& shared) {
+  const TokenLeaves leaves = in_exact() && is_training() ? token_leaves(own.tokens) : TokenLeaves();
   std::vector<int64_t> counts;
-  const RowMap map = row_map(routing.experts, topk_, num_experts_, routing.kept, counts);
+  const RowMap map = leaves.count > 0
+                         ? row_map(experts_and_leaves(routing.experts, topk_, leaves), topk_,
+                                   num_experts_ * leaves.count, routing.kept, counts)
+                         : row_map(routing.experts, topk_, num_experts_, routing.kept, counts);
   Tensor rows = moe_permute(own.rows, map);
   if (gates_inputs_) {
     rows = (rows * gates_of_rows(routing.gates, map)).to(rows.dtype());
@@ -177,15 +189,15 @@ Tensor MoELayer::through_experts(const OwnTokens& own,
         places_of_rows(counts, expert_capacity(own.tokens.total, topk_, num_experts_, *padded_to_));
     rows = moe_unpermute(rows, {}, places);
   }
-  TokenDispatcher dispatcher(rows, counts);
+  TokenDispatcher dispatcher(rows, counts, leaves.count);
   if (overlaps_ && shared_expert_ != nullptr) {
     shared = through_shared_expert(x, pass);
   }
-  const Tensor y = (*experts_)(dispatcher.dispatched(), dispatcher.ends(), pass);
-  Tensor out = dispatcher.reduced(y);
-  if (experts_->lacks_output_bias()) {
-    out = experts_->add_output_bias(out, dispatcher.expert_of_row());
-  }
+  const Tensor y = (*experts_)(dispatcher.dispatched(experts_->wants_wide_rows()),
+                               dispatcher.expert_rows(), pass);
+  Tensor out = experts_->finished(dispatcher.reduced(y), experts_->lacks_output_bias()
+                                                             ? dispatcher.expert_of_row()
+                                                             : std::vector<int64_t>());
   out = dispatcher.combined(out);
   return moe_unpermute(pads ? moe_permute(out, places) : out,
                        gates_inputs_ ? Tensor() : routing.gates, map);
@@ -214,7 +226,12 @@ OutputAndBias MoELayer::through(const OwnTokens& own,
   Tensor shared;
   Tensor routed = through_experts(own, routing, x, pass, shared);
   if (routing.aux_loss.defined()) {
-    routed = inject_aux_loss(routed, routing.aux_loss, aux_loss_scale());
+    // In exact mode the loss is a sum over sequences, so that micro-batches do not count.
+    const double scale =
+        in_exact() ? aux_loss_parts().loss_scale /
+                         (aux_loss_parts().micro_batches * static_cast<double>(own.tokens.rows))
+                   : aux_loss_scale();
+    routed = inject_aux_loss(routed, routing.aux_loss, scale);
   }
   report(routing, own, x);
   Tensor out = own.whole(routed, x.size(0) * x.size(1), layout_).reshape(x.shape());

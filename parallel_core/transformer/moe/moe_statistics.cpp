@@ -104,6 +104,7 @@ void MoEStatistics::start_step(double loss_scale, int64_t micro_batches) {
   const int ranks = model_parallel_is_initialized() ? get_data_parallel_world_size() : 1;
   parts_ = static_cast<double>(micro_batches) * ranks;
   aux_loss_scale() = loss_scale / parts_;
+  aux_loss_parts() = {.loss_scale = loss_scale, .micro_batches = parts_};
   micro_batches_ = micro_batches;
   for (MoELayer* layer : layers_) {
     layer->counts() = {};
@@ -169,7 +170,8 @@ void MoEStatistics::sum_over_data_parallel() {
     ranks.emplace_back(std::move(values));
   }
   for (size_t i = 0; i < layers_.size(); ++i) {
-    MoECounts all;
+    MoECounts all = {.passes = layers_[i]->counts().passes,
+                     .sequences = layers_[i]->counts().sequences};
     for (Numbers& rank : ranks) {
       Routing routing;
       routing.tokens_per_expert = rank.next<int64_t>(experts);
@@ -223,7 +225,7 @@ MoEStepStatistics MoEStatistics::finish_step(bool updated) {
     own.add(counts.smallest_router_gap);
     own.add(counts.smallest_group_gap);
     own.add(counts.smallest_capacity_gap);
-    own.add(counts.aux_loss);
+    own.add(counts.aux_loss / (parts_ * counts.sequences_of_pass()));
   }
   sum_over_pipeline(own.values());
   Numbers all(std::move(own.values()));
@@ -241,7 +243,7 @@ MoEStepStatistics MoEStatistics::finish_step(bool updated) {
       layer.smallest_group_gap = group_gap;
     }
     layer.smallest_capacity_gap = all.next();
-    out.aux_loss += all.next() / parts_;
+    out.aux_loss += all.next();
   }
   return out;
 }

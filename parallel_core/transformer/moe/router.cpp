@@ -6,9 +6,13 @@
 #include <span>
 #include <utility>
 
+#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/indexing.h"
+#include "autograd/ops/map.h"
 #include "autograd/ops/norm.h"
+#include "autograd/ops/reduction.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -206,6 +210,39 @@ Tensor TopKRouter::aux_loss(const Tensor& logits,
   return out;
 }
 
+// A token's part is the same in any micro-batch: that of the mean over a sequence's tokens.
+void TopKRouter::exact_aux_loss(const Tensor& scores,
+                                const BalanceCounts& counts,
+                                const std::vector<int64_t>& numbers,
+                                Routing& out) const {
+  Tensor of_tokens;
+  if (!losses_.empty()) {
+    std::vector<double> weights(static_cast<size_t>(counts.rows * counts.num_experts), 0);
+    for (const MoEBalanceLoss& loss : losses_) {
+      check<ValueError>(loss.type == "seq_aux_loss", "exact mode: the balance loss ", loss.type,
+                        " depends on the micro-batch; choose seq_aux_loss");
+      BalanceCounts of_sequence = counts;
+      of_sequence.rows = 1;  // the mean over its tokens
+      add_balance_weights(loss, of_sequence, weights);
+    }
+    of_tokens = balance_loss_of_tokens(balance_probabilities(scores, gates_), weights, numbers,
+                                       counts.seq_length);
+  }
+  if (z_loss_coeff_ > 0) {
+    const Tensor z = router_z_loss_of_tokens(out.logits, z_loss_coeff_, counts.seq_length);
+    of_tokens = of_tokens.defined() ? of_tokens + z : z;
+  }
+  if (!of_tokens.defined()) {
+    return;
+  }
+  out.aux_loss = sum(of_tokens);
+  out.exact_sequences = counts.rows;
+  const Tensor terms = dense(of_tokens.detach());
+  double units = 0;
+  kernels::add_columns_to_exact(kFloat32, terms.numel(), 1, terms.raw(), 1, &units);
+  out.exact_aux_loss = std::ldexp(units, kernels::kExactUnitExponent);
+}
+
 void TopKRouter::drop(Routing& routing,
                       const GroupTokens& tokens,
                       const std::vector<int64_t>& tokens_of_ranks) const {
@@ -250,9 +287,13 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
     read = input_jitter(read, jitter_, layer_, tokens.numbers, tokens.seq_length);
   }
   Routing out;
-  out.logits = router_logits(read, weight_->to(kFloat32));
-  if (bias_ != nullptr) {
-    out.logits = out.logits + bias_->to(kFloat32);
+  if (in_exact()) {
+    out.logits = router_logits(read, *weight_, bias_ != nullptr ? Tensor(*bias_) : Tensor());
+  } else {
+    out.logits = router_logits(read, weight_->to(kFloat32));
+    if (bias_ != nullptr) {
+      out.logits = out.logits + bias_->to(kFloat32);
+    }
   }
   if (training && forces_balance_) {
     out.logits = random_logits(out.logits, layer_, tokens.numbers, tokens.seq_length);
@@ -326,7 +367,11 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
     if (previous_counts_.defined()) {
       balance.previous = previous_counts_.to_vector<int64_t>();
     }
-    out.aux_loss = aux_loss(out.logits, scores, balance, tokens.numbers);
+    if (in_exact()) {
+      exact_aux_loss(scores, balance, tokens.numbers, out);
+    } else {
+      out.aux_loss = aux_loss(out.logits, scores, balance, tokens.numbers);
+    }
   }
   if (training && capacity_factor_) {
     if (drop_policy_ == DropPolicy::kChoice) {

@@ -29,6 +29,10 @@ struct Routing {
   /// coefficients. The parts of the group's ranks add up to the group's. Undefined if there is
   /// none.
   Tensor aux_loss;
+  /// In exact mode the losses are sums over the group's sequences, so many (else 0), and this is
+  /// aux_loss with each token's part rounded to a unit of kernels/exact_sums.h: exact.
+  int64_t exact_sequences = 0;
+  double exact_aux_loss = 0;
 
   // Of the whole group, the same on all of its ranks.
   std::vector<int64_t> tokens_per_expert;   ///< [E], before anything is dropped
@@ -95,6 +99,10 @@ class TopKRouter final : public nn::Module, public nn::Callable<TopKRouter> {
                   const Tensor& scores,
                   const BalanceCounts& counts,
                   const std::vector<int64_t>& numbers) const;
+  void exact_aux_loss(const Tensor& scores,
+                      const BalanceCounts& counts,
+                      const std::vector<int64_t>& numbers,
+                      Routing& out) const;
   void drop(Routing& routing,
             const GroupTokens& tokens,
             const std::vector<int64_t>& tokens_of_ranks) const;

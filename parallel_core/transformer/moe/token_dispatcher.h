@@ -9,6 +9,7 @@
 #include "autograd/tensor/tensor.h"
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/tensor_parallel/row_collectives.h"
+#include "parallel_core/transformer/moe/expert_product.h"
 
 namespace tapestry {
 
@@ -23,13 +24,15 @@ namespace tapestry {
 class TokenDispatcher {
  public:
   /// Sends `rows` [R, H], sorted by expert, counts[e] of them for expert e of all E, which the
-  /// ranks of ep share evenly. ValueError unless the counts sum to R.
-  TokenDispatcher(const Tensor& rows, const std::vector<int64_t>& counts);
+  /// ranks of ep share evenly. With `leaves` above 0 (ExpertRows) an expert has so many counts, of
+  /// one leaf after the other, the same number on all ranks. ValueError unless the counts sum to R.
+  TokenDispatcher(const Tensor& rows, const std::vector<int64_t>& counts, int64_t leaves = 0);
 
-  /// Waits for the rows of the rank's own experts, and returns them sorted by expert. Once.
-  Tensor dispatched();
-  /// Where the rows of each of the rank's experts end, [E/ep].
-  const std::vector<int64_t>& ends() const { return ends_; }
+  /// Waits for the rows of the rank's own experts, and returns them sorted by expert; `wide`: in
+  /// float32 from there on, in which their gradients are then summed over slices. Once.
+  Tensor dispatched(bool wide = false);
+  /// The rows of each of the rank's experts, [E/ep], with their leaves if there are.
+  const ExpertRows& expert_rows() const { return expert_rows_; }
 
   /// What the rank's slices of the experts make of dispatched() -> the sum over all slices, of the
   /// rows that came over ep.
@@ -43,16 +46,18 @@ class TokenDispatcher {
  private:
   void exchange_counts(const std::vector<int64_t>& counts);
   void make_order();
+  void find_leaves();
 
   ProcessGroup& experts_;
   ProcessGroup& slices_;
-  int64_t local_;                      // experts of this rank
-  RowCounts send_;                     // rows to each rank of ep
-  RowCounts receive_;                  // and from it
-  std::vector<int64_t> received_;      // [ep * local]: from each rank, to each of the experts
-  RowCounts slice_rows_;               // received by each rank of etp
-  std::vector<int64_t> all_received_;  // [etp * ep * local]
-  std::vector<int64_t> ends_;
+  int64_t leaves_;                 // counts of an expert, at least 1
+  int64_t local_;                  // experts of this rank
+  RowCounts send_;                 // rows to each rank of ep
+  RowCounts receive_;              // and from it
+  std::vector<int64_t> received_;  // [ep * local * leaves]: from each rank, to each of the experts
+  RowCounts slice_rows_;           // received by each rank of etp
+  std::vector<int64_t> all_received_;  // [etp * ep * local * leaves]
+  ExpertRows expert_rows_;
   RowMap order_;  // of the rows that came; empty: they are in order
   std::optional<PendingRows> pending_;
 };

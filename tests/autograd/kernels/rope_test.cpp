@@ -100,5 +100,41 @@ TEST(Rope, MatchesLoops) {
   });
 }
 
+TEST(Rope, SameAtEveryLevelWithFusedMultiplyAdds) {
+  for (const DType dtype : {kFloat32, kBFloat16}) {
+    for (int64_t dim = 2; dim <= 160; dim += dim < 70 ? 2 : 30) {
+      const RopeCase c = {2, 3, 9, dim, dim};
+      const Tables t = tables(dtype, c);
+      const Array x = random_array(dtype, c.batch * c.heads * c.seq * dim, 1);
+      const kernels::RopeStrides strides{c.heads * c.seq * dim, c.seq * dim, dim};
+      for (const bool interleaved : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << dim << " interleaved " << interleaved);
+        std::vector<Array> found;
+        for (const CpuLevel level : {CpuLevel::kAvx2, CpuLevel::kAvx512}) {
+          if (level > detected_cpu_level() || !is_compiled(level)) {
+            continue;
+          }
+          const CpuLevelGuard guard(level);
+          Array& y = found.emplace_back(dtype, x.size());
+          kernels::rope({.dtype = dtype,
+                         .batch = c.batch,
+                         .heads = c.heads,
+                         .seq = c.seq,
+                         .head_dim = dim,
+                         .rotary_dim = dim,
+                         .interleaved = interleaved,
+                         .x = x.data(),
+                         .x_strides = strides,
+                         .cos = t.cos.data(),
+                         .sin = t.sin.data(),
+                         .y = y.data(),
+                         .y_strides = strides});
+          EXPECT_TRUE(y.same_bits(found[0]));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tapestry::testing

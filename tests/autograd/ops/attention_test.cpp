@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
@@ -485,6 +486,61 @@ TEST(Attention, ChangedMaskIsNoticed) {
   const Tensor out = scaled_dot_product_attention(q, q, q, {.mask = mask});
   mask.bump_version();
   EXPECT_THROW(grad(out, {q}, ones({1, 1, 3, 2}, kFloat64)), RuntimeError);
+}
+
+/// The exact sums of the sinks' gradient over samples in micro-batches of `rows`.
+std::vector<double> exact_sink_gradients(DType dtype, int64_t rows) {
+  constexpr int64_t kSamples = 4;
+  const ExactScope exact;
+  const Tensor sinks = tensor<double>({0.5, -1, 3, 0}, {4}).to(dtype).set_requires_grad();
+  sinks.set_main_grad(zeros({4}, kFloat64));
+  for (int64_t b = 0; b < kSamples; b += rows) {
+    const ExactTokensScope tokens({.samples = rows, .length = 32, .leaves = sequence_leaves(32)});
+    const auto of = [&](int64_t heads, uint64_t stream) {
+      return input({kSamples, heads, 32, 8}, stream).to(dtype).slice(0, b, b + rows);
+    };
+    const Tensor out = scaled_dot_product_attention(of(4, 1), of(2, 2), of(2, 3),
+                                                    {.causal = true, .sinks = sinks});
+    sum(mul(out, of(4, 5))).backward();
+  }
+  return sinks.main_grad().to_vector<double>();
+}
+
+TEST(Attention, InExactModeSinksHaveOneGradientForAnyMicroBatches) {
+  for (const DType dtype : {kFloat32, kBFloat16}) {
+    const std::vector<double> whole = exact_sink_gradients(dtype, 4);
+    EXPECT_EQ(exact_sink_gradients(dtype, 1), whole);
+    EXPECT_EQ(exact_sink_gradients(dtype, 2), whole);
+    EXPECT_GT(std::abs(whole[0]), std::ldexp(1.0, 30));  // in units
+  }
+}
+
+TEST(Attention, InExactModeGradientsOfKeysAreTheSumsOfLeaves) {
+  constexpr int64_t kTokens = 64;
+  const ExactScope exact;
+  const Tensor k = input({1, 2, kTokens, 8}, 2).to(kFloat32);
+  const Tensor v = input({1, 2, kTokens, 8}, 3).to(kFloat32);
+  const Tensor q = input({1, 4, kTokens, 8}, 1).to(kFloat32);
+  const auto gradients = [&](int64_t leaves) {
+    const ExactTokensScope tokens({.samples = 1, .length = kTokens, .leaves = leaves});
+    return run(
+        [](const Tensor& a, const Tensor& b, const Tensor& c) {
+          return scaled_dot_product_attention(a, b, c, {.causal = true});
+        },
+        q, k, v);
+  };
+  const Gradients one = gradients(1);
+  const Gradients two = gradients(2);
+  expect_close(two.dk, one.dk, 1e-5);
+  expect_close(two.dv, one.dv, 1e-5);
+  EXPECT_NE(two.dk.to_vector<float>(), one.dk.to_vector<float>());
+  EXPECT_EQ(two.dq.to_vector<float>(), one.dq.to_vector<float>());
+}
+
+TEST(Attention, InExactModeIsNotMadeOfSingleOps) {
+  const ExactScope exact;
+  const Tensor x = input({1, 2, 8, 4}, 1).to(kFloat32);
+  EXPECT_THROW(composed_attention(x, x, x, {.causal = true}), RuntimeError);
 }
 
 }  // namespace

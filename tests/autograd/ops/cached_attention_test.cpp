@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/team.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
@@ -176,6 +177,60 @@ TEST(CachedAttention, ARingHoldsWhatAPlainCacheWould) {
         cached_attention(q, ring_k, ring_v, {end - length},
                          {.window_left = 40, .score_cap = 2, .sinks = sinks, .ring = true});
     EXPECT_TRUE(same_bits(plain, ring)) << length;
+  }
+}
+
+/// Keys and values of the positions before `end` in the slots that a ring has for them.
+Tensor ring_of(const Tensor& x, int64_t end, int64_t capacity) {
+  Tensor out = zeros({1, x.size(1), capacity, x.size(3)}, x.dtype());
+  for (int64_t j = 0; j < end; ++j) {
+    copy_values(x.slice(2, j, j + 1), out.slice(2, j % capacity, j % capacity + 1));
+  }
+  return out;
+}
+
+TEST(CachedAttention, InExactModeATokenHasTheBitsOfTraining) {
+  const NoGradGuard guard;
+  const ExactScope exact;
+  constexpr int64_t kTokens = 211;
+  for (const DType dtype : {kFloat32, kBFloat16}) {
+    for (const Case& c : {Case{}, Case{6, 2, 20, 300}, Case{8, 1, 80, 256}}) {
+      for (const bool windowed : {false, true}) {
+        const Tensor q = randn({1, c.heads, kTokens, c.dim}).to(dtype);
+        const Tensor k = randn({1, c.groups, c.capacity, c.dim}).to(dtype);
+        const Tensor v = randn({1, c.groups, c.capacity, c.dim}).to(dtype);
+        AttentionOptions training{.causal = true};
+        CachedAttentionOptions cached;
+        if (windowed) {
+          training.window_left = cached.window_left = 70;
+          training.score_cap = cached.score_cap = 2;
+          training.alibi_slopes = cached.alibi_slopes = alibi_slopes(c.heads);
+          training.sinks = cached.sinks = randn({c.heads});
+        }
+        const Tensor expected = scaled_dot_product_attention(q, k.slice(2, 0, kTokens),
+                                                             v.slice(2, 0, kTokens), training);
+        int64_t begin = 0;
+        for (const int64_t count : {1, 5, 58, 1, 1, 100, 44, 1}) {
+          SCOPED_TRACE(begin);
+          const Tensor some = q.slice(2, begin, begin + count);
+          const Tensor wanted = expected.slice(2, begin, begin + count);
+          EXPECT_TRUE(same_bits(cached_attention(some, k, v, {begin}, cached), wanted));
+          // Beside another text, which is somewhere else.
+          const Tensor both = cached_attention(cat({some, some}, 0), cat({k, v}, 0), cat({v, k}, 0),
+                                               {begin, c.capacity - count}, cached);
+          EXPECT_TRUE(same_bits(row(both, 0), wanted));
+          if (windowed) {
+            CachedAttentionOptions ring = cached;
+            ring.ring = true;
+            EXPECT_TRUE(same_bits(cached_attention(some, ring_of(k, begin + count, 173),
+                                                   ring_of(v, begin + count, 173), {begin}, ring),
+                                  wanted));
+          }
+          begin += count;
+        }
+        EXPECT_EQ(begin, kTokens);
+      }
+    }
   }
 }
 

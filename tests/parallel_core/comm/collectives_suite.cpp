@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tensor/error.h"
@@ -221,10 +222,43 @@ void check_statistics(ProcessGroup& group) {
   EXPECT_EQ(group.stats().of(Collective::kBarrier).bytes, 0);
 }
 
+// The balanced tree over the ranks from `first` on.
+Tensor tree_sum(int first, int count, int64_t n, DType dtype) {
+  if (count == 1) {
+    return values_of(first, n, dtype).to(kFloat32);
+  }
+  return map_binary("reduction", kernels::BinaryOp::kAdd, tree_sum(first, count / 2, n, dtype),
+                    tree_sum(first + count / 2, count / 2, n, dtype));
+}
+
 }  // namespace
+
+void check_exact_sums(ProcessGroup& group) {
+  const ExactScope scope;
+  const int size = group.size();
+  const bool is_tree = (size & (size - 1)) == 0;
+  for (const DType dtype : {kFloat32, kBFloat16}) {
+    for (const int64_t n : {1, 77, 1500, 70007}) {
+      const auto expected = [&](int64_t count) {
+        return is_tree ? tree_sum(0, size, count, dtype).to(dtype)
+                       : expected_reduction(size, count, dtype, ReduceOp::kSum);
+      };
+      const Tensor whole = dense_copy(values_of(group.rank(), n, dtype));
+      group.all_reduce(whole);
+      expect_same_bits(whole, expected(n), about("exact all_reduce", dtype, n));
+      const int64_t piece = n / size;
+      const Tensor own = empty({piece}, dtype);
+      group.reduce_scatter(own, dense_copy(values_of(group.rank(), piece * size, dtype)));
+      expect_same_bits(
+          own, expected(piece * size).slice(0, group.rank() * piece, (group.rank() + 1) * piece),
+          about("exact reduce_scatter", dtype, n));
+    }
+  }
+}
 
 void check_collectives(ProcessGroup& world) {
   check_reductions(world);
+  check_exact_sums(world);
   check_moves(world);
   check_asynchronous(world);
   check_messages(world);

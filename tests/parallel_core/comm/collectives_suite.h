@@ -10,4 +10,7 @@ namespace tapestry::testing {
 /// arguments that do not fit.
 void check_collectives(ProcessGroup& world);
 
+/// Sums in exact mode, against a balanced tree where the number of ranks is a power of two.
+void check_exact_sums(ProcessGroup& group);
+
 }  // namespace tapestry::testing

@@ -49,6 +49,11 @@ TEST_P(ThreadCollectives, Suite) {
 // Above kMostDirect, chains, rings and trees.
 INSTANTIATE_TEST_SUITE_P(Ranks, ThreadCollectives, ::testing::Values(1, 2, 3, 4, 7, 9));
 
+TEST(ThreadRanks, ExactSumsOfManyRanksAreATree) {
+  run_thread_ranks(
+      16, [](const std::shared_ptr<ProcessGroup>& world) { testing::check_exact_sums(*world); });
+}
+
 class CountingTransport final : public Transport {
  public:
   CountingTransport(std::unique_ptr<Transport> inner, std::vector<std::atomic<int64_t>>& sends)

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tape/engine.h"
@@ -202,6 +203,33 @@ TEST_P(ContextParallelAttention, OutputHasTheBitsOfOneRank) {
       EXPECT_TRUE(same_bits(found.out, expected.out));
       EXPECT_TRUE(same_bits(found.dq, expected.dq));
     });
+  }
+}
+
+// A rank has whole leaves of queries, whose sums are a part of the tree of one rank.
+TEST_P(ContextParallelAttention, ExactModeHasTheBitsOfOneRank) {
+  const int ranks = GetParam();
+  for (const Sizes& sizes : {Sizes{2, 8, 4, 16L * ranks, 20}, Sizes{1, 6, 2, 160, 24}}) {
+    for (const Case& c : cases(sizes)) {
+      for (const DType dtype : {kFloat32, kBFloat16}) {
+        SCOPED_TRACE(c.name + " " + std::string(name_of(dtype)));
+        const auto run_exactly = [&](const ContextParallelLayout& layout) {
+          const ExactScope exact;
+          const ExactTokensScope tokens({.samples = sizes.batch,
+                                         .length = sizes.length / layout.size,
+                                         .leaves = sequence_leaves(sizes.length) / layout.size});
+          return run(sizes, dtype, c.options, layout);
+        };
+        const Outcome expected = run_exactly({});
+        run_parallel(ranks, {.context_parallel_size = ranks}, [&] {
+          const Outcome found = run_exactly(context_parallel_layout());
+          EXPECT_TRUE(same_bits(found.out, expected.out));
+          EXPECT_TRUE(same_bits(found.dq, expected.dq));
+          EXPECT_TRUE(same_bits(found.dk, expected.dk));
+          EXPECT_TRUE(same_bits(found.dv, expected.dv));
+        });
+      }
+    }
   }
 }
 

@@ -1,0 +1,85 @@
+#include "parallel_core/training/step/hashes_file.h"
+
+#include <bit>
+#include <cstdio>
+#include <utility>
+
+#include "autograd/io/file_lines.h"
+#include "autograd/io/json.h"
+#include "autograd/tensor/error.h"
+#include "parallel_core/training/step/metrics.h"
+
+namespace tapestry {
+
+namespace {
+
+std::string bits_text(double number) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx",
+                static_cast<unsigned long long>(std::bit_cast<uint64_t>(number)));
+  return text;
+}
+
+// In the order of `names`.
+std::string short_hashes(const TensorHashes& names, const TensorHashes& hashes) {
+  std::string text;
+  for (const auto& [name, unused] : names) {
+    const auto found = hashes.find(name);
+    text += short_hash(found == hashes.end() ? TensorHash() : found->second);
+  }
+  return text;
+}
+
+// The last line that names tensors.
+std::string names_line_in(const std::string& path) {
+  std::string found;
+  FileLines lines(path);
+  for (std::string line; lines.next(line);) {
+    take_newline(line);
+    if (line.starts_with("{\"class\":")) {
+      found = line;
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+HashesFile::HashesFile(std::string path, std::optional<int64_t> resume_step)
+    : path_(std::move(path)) {
+  if (resume_step) {
+    keep_steps_until(path_, *resume_step);
+    if (std::ifstream(path_).is_open()) {
+      names_ = names_line_in(path_);
+    }
+  }
+  file_.open(path_, resume_step ? std::ios::app : std::ios::trunc);
+  check<IoError>(file_.is_open(), path_, ": cannot be written; is it a folder, or the output ",
+                 "folder read-only?");
+}
+
+void HashesFile::write(int64_t step, const std::string& bit_class, const HashesOfStep& hashes) {
+  nlohmann::ordered_json names;
+  names["class"] = bit_class;
+  names["names"] = nlohmann::ordered_json::array();
+  for (const auto& [name, hash] : hashes.parameters) {
+    names["names"].push_back(name);
+  }
+  if (std::string named = names.dump(); named != names_) {
+    file_ << named << '\n';
+    names_ = std::move(named);
+  }
+  nlohmann::ordered_json line;
+  line["step"] = step;
+  line["loss"] = bits_text(hashes.loss);
+  line["grad_norm"] = bits_text(hashes.grad_norm);
+  line["parameters"] = short_hashes(hashes.parameters, hashes.parameters);
+  if (!hashes.gradients.empty()) {
+    line["gradients"] = short_hashes(hashes.parameters, hashes.gradients);
+  }
+  file_ << line.dump() << '\n';
+  file_.flush();
+  check<IoError>(file_.good(), path_, ": cannot be written; is the disk full?");
+}
+
+}  // namespace tapestry
