@@ -519,14 +519,9 @@ TEST_P(OpSuite, OneThreadAndTwoGiveTheSameBits) {
 // Ops whose bits depend on the level of vectors in exact mode, too.
 bool depends_on_level(const std::string& op) {
   static const std::set<std::string> kOps = {
-      // Of no training step: decompositions and quantized weights.
-      "eigh", "inverse", "qr", "svd", "linear_quantized", "grouped_linear_quantized",
       // Mixers and streams that exact mode refuses: states and products of their own.
-      "gated_delta_rule", "gated_delta_step", "state_space", "state_space_step",
-      "hyper_connection_read", "hyper_connection_write",
-      // Products, whose exact order is that of kernels/gemm/gemm_exact.h.
-      "matmul", "linear_cross_entropy", "linear_cross_entropy_sum", "linear_token_scores",
-      "cached_attention", "moe_unpermute"};
+      "gated_delta_rule", "gated_delta_step",      "state_space",
+      "state_space_step", "hyper_connection_read", "hyper_connection_write"};
   return kOps.contains(op);
 }
 
