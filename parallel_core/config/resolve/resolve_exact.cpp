@@ -95,9 +95,6 @@ void check_model(Resolution& r, Refusals& refusals) {
       has_recurrent_layers(m), "model_config.layer_types",
       "linear_attention, conv and mamba compute in chunks of tokens that depend on the layout; "
       "expected full_attention or sliding_attention");
-  refusals.refuse(m.multi_latent_attention, "model_config.multi_latent_attention",
-                  "gradients of its short vectors are summed over heads in another order; set "
-                  "False");
   refusals.refuse(m.logit_softcap != 0, "model_config.logit_softcap",
                   "tensor-parallel ranks round its derivative elsewhere; leave it out");
   refusals.refuse(
