@@ -259,8 +259,9 @@ void BitComparison::name_difference(const RerunThing& thing, bool another, bool 
     return;
   }
   say(concat("Run again, the first bits that differ are those of ", place,
-             !is_op        ? ""
-             : same_inputs ? "; its inputs have the same bits, so the op itself differs"
+             thing.what == "weights" ? "; its gradient has the same bits, so the update differs"
+             : !is_op                ? ""
+             : same_inputs           ? "; its inputs have the same bits, so the op itself differs"
                            : "; what it was given differs: data, or weights of an earlier step"));
 }
 

@@ -10,7 +10,8 @@ class AccuracyBits : public ProgramTest {
  protected:
   void SetUp() override {
     prepare_text();
-    dir_.write("run.yaml", kTinyRun);
+    dir_.write("run.yaml", replaced(kTinyRun, "  seq_length: 16\n",
+                                    "  seq_length: 16\n  position_embedding_type: rope\n"));
   }
   void train(const std::string& name, const std::string& more = "") {
     ASSERT_EQ(pretrain("--config_path run.yaml --set training_config.exact=True "
