@@ -3,7 +3,7 @@
 #include <cassert>
 #include <cstring>
 
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 
 namespace tapestry::kernels {
 

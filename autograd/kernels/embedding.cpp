@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "autograd/kernels/elementwise/elementwise.h"
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/machine/scratch.h"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/gated_norm_rows.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/machine/scratch.h"

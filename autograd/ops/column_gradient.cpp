@@ -1,6 +1,6 @@
 #include "autograd/ops/column_gradient.h"
 
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/ops/rows.h"
 #include "autograd/tape/main_grad.h"
 #include "autograd/tensor/factory.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/gemm/gemm.h"
 #include "autograd/ops/blas_matrix.h"
 #include "autograd/ops/elementwise.h"

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/memory.h"
 #include "autograd/kernels/optimizer.h"
 #include "autograd/tape/engine.h"

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "autograd/kernels/exact_scalar.h"
+#include "autograd/kernels/exact/exact_scalar.h"
 #include "parallel_core/comm/process_group.h"
 
 namespace tapestry {

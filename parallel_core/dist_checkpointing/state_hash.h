@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "autograd/kernels/element_hash.h"
+#include "autograd/kernels/exact/element_hash.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
 

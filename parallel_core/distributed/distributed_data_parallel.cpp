@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/tape/main_grad.h"
 #include "autograd/tensor/error.h"

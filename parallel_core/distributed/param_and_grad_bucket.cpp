@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
-#include "autograd/kernels/exact_squares.h"
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_squares.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/optimizer.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"

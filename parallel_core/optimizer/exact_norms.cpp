@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "autograd/kernels/exact_squares.h"
+#include "autograd/kernels/exact/exact_squares.h"
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "autograd/kernels/exact_scalar.h"
+#include "autograd/kernels/exact/exact_scalar.h"
 #include "autograd/tensor/tensor.h"
 
 namespace tapestry {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "autograd/kernels/exact_scalar.h"
+#include "autograd/kernels/exact/exact_scalar.h"
 #include "nn/module.h"
 #include "nn/module_call.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
-#include "autograd/kernels/exact_class.h"
+#include "autograd/kernels/exact/exact_class.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"

@@ -8,7 +8,7 @@
 
 #include "autograd/kernels/attention/attention_units.h"
 #include "autograd/kernels/attention/one_order_attention.h"
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/gemm/gemm_tiled.h"
 #include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/exact.h"

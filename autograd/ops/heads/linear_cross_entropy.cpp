@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/gemm/gemm_exact.h"
 #include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/work_counter.h"

@@ -7,7 +7,7 @@
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/json.h"
-#include "autograd/kernels/exact_class.h"
+#include "autograd/kernels/exact/exact_class.h"
 #include "autograd/kernels/machine/signals_blocked.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"

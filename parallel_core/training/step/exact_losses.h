@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "autograd/kernels/exact_scalar.h"
+#include "autograd/kernels/exact/exact_scalar.h"
 #include "parallel_core/pipeline_parallel/parallel_model.h"
 
 namespace tapestry {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "autograd/kernels/exact_class.h"
+#include "autograd/kernels/exact/exact_class.h"
 #include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"

@@ -1,7 +1,7 @@
 // Where ops of exact mode (autograd/kernels/machine/exact.h) put a parameter's gradient.
 #pragma once
 
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/tape/main_grad.h"
 #include "autograd/tensor/factory.h"
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <span>
 
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/gemm/gemm_exact.h"
 #include "autograd/kernels/gemm/gemm_grouped.h"
 #include "autograd/ops/exact_runs.h"

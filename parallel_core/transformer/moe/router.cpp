@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/indexing.h"
@@ -275,9 +275,8 @@ void TopKRouter::drop(Routing& routing,
   }
 }
 
-Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
-  check_tokens(tokens, x, hidden_);
-  const bool training = trains();
+// Of each expert, for each token.
+Tensor TopKRouter::logits(const Tensor& x, const GroupTokens& tokens, bool training) const {
   Tensor read = x.to(kFloat32);
   if (scale_ != nullptr) {
     read = rms_norm(read, {}, norm_epsilon_, kFloat32) *
@@ -286,18 +285,24 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
   if (training && jitter_ > 0) {
     read = input_jitter(read, jitter_, layer_, tokens.numbers, tokens.seq_length);
   }
-  Routing out;
+  Tensor out;
   if (in_exact()) {
-    out.logits = router_logits(read, *weight_, bias_ != nullptr ? Tensor(*bias_) : Tensor());
+    out = router_logits(read, *weight_, bias_ != nullptr ? Tensor(*bias_) : Tensor());
   } else {
-    out.logits = router_logits(read, weight_->to(kFloat32));
+    out = router_logits(read, weight_->to(kFloat32));
     if (bias_ != nullptr) {
-      out.logits = out.logits + bias_->to(kFloat32);
+      out = out + bias_->to(kFloat32);
     }
   }
-  if (training && forces_balance_) {
-    out.logits = random_logits(out.logits, layer_, tokens.numbers, tokens.seq_length);
-  }
+  return training && forces_balance_ ? random_logits(out, layer_, tokens.numbers, tokens.seq_length)
+                                     : out;
+}
+
+Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
+  check_tokens(tokens, x, hidden_);
+  const bool training = trains();
+  Routing out;
+  out.logits = logits(x, tokens, training);
 
   // What experts compete with. A softmax keeps the order of the logits, with finer steps.
   const bool balances = training && !losses_.empty();

@@ -95,6 +95,7 @@ class TopKRouter final : public nn::Module, public nn::Callable<TopKRouter> {
   std::vector<int64_t> counts_of(const std::vector<int32_t>& experts,
                                  const GroupTokens& tokens,
                                  bool by_row) const;
+  Tensor logits(const Tensor& x, const GroupTokens& tokens, bool training) const;
   Tensor aux_loss(const Tensor& logits,
                   const Tensor& scores,
                   const BalanceCounts& counts,

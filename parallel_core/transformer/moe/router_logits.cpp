@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/gemm/row_dots.h"
 #include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/elementwise.h"

@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "autograd/kernels/attention/attention.h"
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/exact.h"
 #include "fused_testing.h"

@@ -1,4 +1,4 @@
-#include "autograd/kernels/element_hash.h"
+#include "autograd/kernels/exact/element_hash.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "autograd/kernels/exact_scalar.h"
+#include "autograd/kernels/exact/exact_scalar.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 
 #include <gtest/gtest.h>
 

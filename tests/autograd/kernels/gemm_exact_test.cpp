@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "autograd/kernels/elementwise/elementwise.h"
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/gemm/gemm.h"
 #include "autograd/kernels/gemm/gemm_grouped.h"
 #include "autograd/kernels/gemm/gemm_tiled.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/parallel_for.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "autograd/kernels/exact_sums.h"
+#include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tape/main_grad.h"
 #include "autograd/tape/op.h"

@@ -1,4 +1,4 @@
-#include "autograd/kernels/exact_class.h"
+#include "autograd/kernels/exact/exact_class.h"
 
 #include "autograd/kernels/machine/cpu.h"
 

@@ -1,4 +1,4 @@
-#include "autograd/kernels/exact_squares.h"
+#include "autograd/kernels/exact/exact_squares.h"
 
 #include <algorithm>
 #include <cmath>
