@@ -4,6 +4,7 @@
 // is NaN.
 #pragma once
 
+#include "autograd/kernels/machine/exact.h"
 #include "autograd/tensor/tensor.h"
 
 namespace tapestry {
@@ -51,6 +52,8 @@ struct LinearCrossEntropyOptions {
   /// The loss is that of soft_cap(logits, logit_scale, logit_cap). A cap of 0: none.
   double logit_scale = 1;
   double logit_cap = 0;
+  /// In exact mode, of the sum over the vocabulary that is hidden's gradient: a power of two.
+  int64_t vocabulary_leaves = kSumLeaves;
   /// Gets the loss of each row, without its weight, where defined and the loss is reduced: of the
   /// labels' shape, contiguous, float32 (float64 for float64 hidden). Not part of the graph.
   Tensor losses = {};

@@ -338,7 +338,7 @@ struct ExactAddLowRank {
                           .lda = factors.size(1),
                           .ldb = module[0].rank,
                           .ldc = columns()},
-                         runs_of(module, kSumLeaves / layout.size), factors.raw(),
+                         runs_of(module, layout.leaves / layout.size), factors.raw(),
                          element_of(bs, module[0].element), element_of(dt, module[0].column));
       first = end;
     }

@@ -84,10 +84,11 @@ struct ExactRowLinear {
 std::vector<kernels::SumRun> divided_runs(int64_t own,
                                           const TensorParallelLayout& layout,
                                           int64_t pieces) {
-  check<ValueError>(kSumLeaves % layout.size == 0, "exact mode: ", layout.size,
-                    " tensor-parallel ranks cannot divide a sum of ", kSumLeaves,
-                    " pieces; take 1, 2, 4 or 8");
-  return tree_runs_of_pieces(own, pieces, kSumLeaves / layout.size);
+  check<ValueError>(layout.leaves % layout.size == 0, "exact mode: ", layout.size,
+                    " tensor-parallel ranks cannot divide a sum of ", layout.leaves,
+                    " leaves, which the groups of keys and values allow; take a power of two up to "
+                    "that");
+  return tree_runs_of_pieces(own, pieces, layout.leaves / layout.size);
 }
 
 Tensor exact_row_linear(const Tensor& x,

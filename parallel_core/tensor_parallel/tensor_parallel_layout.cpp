@@ -13,8 +13,19 @@ int64_t TensorParallelLayout::share_of(int64_t total, const char* what) const {
   return total / size;
 }
 
+int64_t sum_leaves(const TransformerConfig& config) {
+  const int64_t groups = config.num_query_groups;
+  const int64_t full = config.full_attention_num_query_groups.value_or(groups);
+  int64_t leaves = kSumLeaves;
+  while (leaves > 1 && (groups % leaves != 0 || full % leaves != 0)) {
+    leaves /= 2;
+  }
+  return leaves;
+}
+
 TensorParallelLayout tensor_parallel_layout(const TransformerConfig& config, bool sequence_first) {
   TensorParallelLayout layout;
+  layout.leaves = sum_leaves(config);
   if (!model_parallel_is_initialized()) {
     return layout;
   }

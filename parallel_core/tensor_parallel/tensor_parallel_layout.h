@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "autograd/kernels/machine/exact.h"
 #include "nn/parameter.h"
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
@@ -17,6 +18,9 @@ struct TensorParallelLayout {
   /// Axis of hidden states along which they are divided over the ranks outside the layers' matrix
   /// products (sequence parallelism): 1 for [B, S, H], 0 for [S, B, H]. Empty: they are replicated.
   std::optional<int64_t> sequence_axis;
+  /// Of the sums that ranks divide in exact mode: a power of two up to kSumLeaves, which follows
+  /// from the model, not from the ranks (sum_leaves). Ranks divide it.
+  int64_t leaves = kSumLeaves;
 
   /// How gradients relate of a parameter that is used on hidden states: each rank sees only its
   /// piece of the sequence with sequence parallelism, all of it otherwise.
@@ -39,6 +43,9 @@ struct TensorParallelLayout {
 TensorParallelLayout tensor_parallel_layout(const TransformerConfig& config, bool sequence_first);
 /// The same with the configuration's data_layout.
 TensorParallelLayout tensor_parallel_layout(const AllConfig& config);
+/// The most tensor-parallel ranks that can have groups of keys and values of their own, as a power
+/// of two up to kSumLeaves.
+int64_t sum_leaves(const TransformerConfig& config);
 /// Whether hidden states are [S, B, H]: data_layout SBH.
 bool is_sequence_first(const AllConfig& config);
 

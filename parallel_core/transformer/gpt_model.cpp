@@ -127,6 +127,7 @@ ModelOutput GPTModel::fused_loss(const Tensor& hidden,
   }
   options.loss.loss_mask = token_weights(input);
   options.losses = empty(labels.shape(), kFloat32);
+  options.vocabulary_leaves = tensor_layout().leaves;
   const Tensor weighted = linear_cross_entropy(x, weight, labels, options);
   return exact_loss(weighted, options.losses, input);
 }

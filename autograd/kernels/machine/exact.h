@@ -5,8 +5,8 @@
 //
 // Inside:
 //   - a product sums over k in order, one fused multiply-add after the other, whatever the other
-//     rows and columns are. Where ranks may divide k, the sum is a tree of kSumLeaves pieces of it
-//     (kernels/gemm/gemm_exact.h), of which a rank has a subtree.
+//     rows and columns are. Where ranks may divide k, the sum is a tree of up to kSumLeaves pieces
+//     of it (kernels/gemm/gemm_exact.h), of which a rank has a subtree.
 //   - what is summed along a row runs in kSumLanes lanes, as if every vector had so many.
 //   - gradients of parameters are sums over tokens in any order: each term is rounded to a multiple
 //     of one unit, and such numbers add without rounding (kernels/exact_sums.h). A term is a

@@ -10,6 +10,7 @@
 #include "autograd/ops/activation.h"
 #include "autograd/ops/cross_entropy_rows.h"
 #include "autograd/ops/elementwise.h"
+#include "autograd/ops/exact_runs.h"
 #include "autograd/ops/heads/leaf_order.h"
 #include "autograd/ops/heads/logit_chunks.h"
 #include "autograd/ops/loss.h"
@@ -172,11 +173,8 @@ struct ExactProducts {
   int64_t leaf_rows;
   std::vector<kernels::SumRun> vocabulary;  // leaves of the sum over columns of logits
 
-  ExactProducts(int64_t leaf_rows_, int64_t columns) : leaf_rows(leaf_rows_) {
-    for (int64_t i = 0; i < kSumLeaves; ++i) {
-      vocabulary.push_back({columns * i / kSumLeaves, columns * (i + 1) / kSumLeaves});
-    }
-  }
+  ExactProducts(int64_t leaf_rows_, int64_t columns, int64_t leaves)
+      : leaf_rows(leaf_rows_), vocabulary(tree_runs(columns, leaves)) {}
 
   // dx [rows, H] of the gradient [rows, V] of the products.
   void to_hidden(const Tensor& gradient, const Tensor& w, const Tensor& dx) const {
@@ -220,6 +218,7 @@ struct LinearCrossEntropySum {
   Tensor rounded;
   Tensor row_weights;  // wide_dtype of hidden
   Tensor losses;       // of each row, if the caller wants them
+  int64_t vocabulary_leaves;
   bool makes_dx, makes_dw;
   bool exact = false;
   SavedTensor hidden = {}, weight = {}, labels = {}, dx = {};
@@ -285,7 +284,7 @@ struct LinearCrossEntropySum {
     const int64_t count = labels_.numel();
     const int64_t h = x_.shape().back();
     const LeafOrder order = leaf_order(count);
-    const ExactProducts products(order.leaf_rows, w.shape()[0]);
+    const ExactProducts products(order.leaf_rows, w.shape()[0], vocabulary_leaves);
     const Tensor x = order.apply(x_.view({count, h}));
     const Tensor y_all = order.apply(labels_.view({count}));
     const Tensor weights = order.apply(row_weights.view({count}));
@@ -391,7 +390,8 @@ Tensor linear_cross_entropy(const Tensor& hidden,
   const auto wants = [](const Tensor& t) { return grad_enabled() && t.requires_grad(); };
   const Tensor total =
       apply_op(LinearCrossEntropySum{rows, form, options.chunk_rows, options.rounded, weights,
-                                     options.losses, wants(hidden), wants(weight)},
+                                     options.losses, options.vocabulary_leaves, wants(hidden),
+                                     wants(weight)},
                hidden, weight, y);
   watch_versions(total, {labels});
   return loss.reduction == Reduction::kMean ? div(total, sum(weights)) : total;
