@@ -19,6 +19,19 @@ runs 'accuracy curves runs/ours runs/reference runs/reference_again --json curve
 says 'curves: accepted'
 leaves curves.json
 
+small pretrain_gpt "$tiny" --set dataset_config.tokenizer_type=byte
+exact='--set training_config.exact=True --set training_config.save_interval=1'
+# shellcheck disable=SC2086  # several options
+{
+  prepare pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml $exact --set training_config.output_dir=runs/laptop
+  prepare pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml $exact --set training_config.output_dir=runs/cluster
+}
+runs 'accuracy compare --bits runs/laptop runs/cluster --json bits.json'
+says 'common steps'
+leaves bits.json
+runs 'pretrain_gpt --config_path runs/cluster/config.yaml --prove runs/cluster/checkpoint/CHECKPOINT STEP --set parallel_config.tensor_model_parallel_size=1' CHECKPOINT=step_00000001 STEP=2
+says 'The recorded hash returns'
+
 small pretrain_gpt  # the case is small
 find_fault='build/release/examples/gpt/pretrain_gpt --config_path tests/data/golden_models/llama_tiny/run.yaml --find_fault tests/data/golden_models/llama_tiny'
 runs "$find_fault --expand \"tp=2;pp=2\" --json fault.json"
