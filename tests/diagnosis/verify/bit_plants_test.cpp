@@ -302,7 +302,8 @@ TEST_F(BitPlants, AStepIsProved) {
 
   const auto fault = std::make_shared<BitFault>();
   fault->step = 4;
-  fault->draw = 12345;
+  // Not the lowest bit, which the update of a weight that no token reads may round away.
+  fault->draw = (uint64_t{12} << 32U) + 12345;
   train(config("run"), with(fault));
   const VerdictReport differs = prove("run", 4);
   EXPECT_EQ(differs.outcome, Outcome::kDiffers);
