@@ -13,6 +13,23 @@ namespace tapestry {
 /// The level that --cpu_level names; without it all up to the one in use, lowest first.
 std::vector<CpuLevel> levels_under_test();
 
+/// All levels with fused multiply-adds that the processor and the build have; elsewhere than on
+/// x86-64 the only level.
+inline std::vector<CpuLevel> fused_cpu_levels() {
+#if defined(__x86_64__)
+  std::vector<CpuLevel> out;
+  for (const CpuLevel level :
+       {CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Bf16, CpuLevel::kAmx}) {
+    if (level <= detected_cpu_level() && is_compiled(level)) {
+      out.push_back(level);
+    }
+  }
+  return out;
+#else
+  return {cpu_level()};
+#endif
+}
+
 /// Another level for a while.
 class CpuLevelGuard {
  public:

@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <boost/program_options.hpp>
-#include <cstdlib>
 #include <filesystem>
 #include <vector>
 
 #include "autograd/io/input_file.h"
 #include "autograd/tensor/error.h"
 #include "diagnosis/accuracy/compare_bits.h"
+#include "diagnosis/accuracy/temporary_folder.h"
 #include "examples/gpt/accuracy_commands.h"
 #include "examples/gpt/command_line.h"
 #include "parallel_core/training/program.h"
@@ -21,24 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
-
-// Lives as long as the runs that write to it.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_((fs::temp_directory_path() / "tapestry-bits-XXXXXX").string()) {
-    check<IoError>(::mkdtemp(path_.data()) != nullptr, path_, ": cannot be made");
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code none;
-    fs::remove_all(path_, none);
-  }
-  std::string file(const std::string& name) const { return (fs::path(path_) / name).string(); }
-
- private:
-  std::string path_;
-};
 
 // Runs a program without its standard output; its exit code.
 int run_quietly(std::vector<std::string> words) {
@@ -100,7 +82,7 @@ int accuracy_compare_bits(std::vector<std::string> words) {
   po::notify(values);
   check<ValueError>(rows > 0, "--rows is ", rows, "; expected a number of parameters above 0");
   check_report_files(files);
-  const TemporaryFolder folder;
+  const accuracy::TemporaryFolder folder;  // lives as long as the runs that write to it
   accuracy::CompareBitsOptions compare;
   compare.rows = static_cast<size_t>(rows);
   const auto rerun = [&](size_t side, int64_t step, int64_t batch_size) {

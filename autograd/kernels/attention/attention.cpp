@@ -10,6 +10,7 @@
 #include "autograd/kernels/attention/one_order_attention.h"
 #include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/gemm/gemm_tiled.h"
+#include "autograd/kernels/machine/bfloat16_pairs.h"
 #include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/exact.h"
 #include "autograd/kernels/machine/parallel_for.h"
@@ -29,7 +30,9 @@ TAPESTRY_DECLARE_PER_ISA_AND_PAIRS(void attention_forward_rows(const AttentionFo
 
 namespace {
 
-bool multiplies_pairs(DType dtype) { return dtype == kBFloat16 && has_bfloat16_pairs(); }
+bool multiplies_pairs(DType dtype) {
+  return dtype == kBFloat16 && (in_exact() ? prefers_bfloat16_pairs() : has_bfloat16_pairs());
+}
 
 /// The call with the value size and the totals of its shape filled in, as the loops want them.
 template <class Call>

@@ -6,7 +6,8 @@
 // group h / (H / G), so K and V are never repeated. Elements along D and E are contiguous, the
 // other strides are free (in elements). One floating dtype for all; for float16
 // and bfloat16 sums and softmax are in float32, and outputs are rounded once.
-// At the levels from kAvx512Bf16 on, bfloat16 is multiplied as such: there the
+// At the levels from kAvx512Bf16 on, bfloat16 is multiplied as such (in exact mode where
+// prefers_bfloat16_pairs() says so, see machine/bfloat16_pairs.h): there the
 // probabilities and the gradients of the scores are also rounded to it, as
 // factors of products, and factors below 2^-126 count as 0. Results do not
 // depend on the number of threads. Inside a OneOrderScope (machine/one_order.h) causal attention

@@ -1,5 +1,6 @@
 #include "autograd/kernels/exact/exact_class.h"
 
+#include "autograd/kernels/machine/bfloat16_pairs.h"
 #include "autograd/kernels/machine/cpu.h"
 
 namespace tapestry {
@@ -12,7 +13,7 @@ std::string_view exact_class(DType compute) {
 #endif
   switch (compute) {
     case DType::kBFloat16:
-      if (cpu_level() >= CpuLevel::kAvx512Bf16) {
+      if (kernels::prefers_bfloat16_pairs()) {
         return "bfloat16-pairs";
       }
       return fused ? "bfloat16-widened" : "bfloat16-portable";

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "autograd/kernels/gemm/gemm_shape.h"
+#include "autograd/kernels/machine/bfloat16_pairs.h"
 #include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/dtype.h"
 
@@ -91,13 +92,6 @@ TAPESTRY_DECLARE_PER_ISA_AND_PAIRS(
 /// Whether tiled_gemm takes that dtype at the level in use: float32 always, bfloat16 and float16
 /// from AVX2 on.
 bool has_tiled_gemm(DType dtype);
-
-/// Whether the level in use has products of bfloat16 pairs (AVX512-BF16).
-bool has_bfloat16_pairs();
-
-/// Whether they are the fastest way to multiply bfloat16 here: some processors take longer for a
-/// pair than for two float32.
-bool prefers_bfloat16_pairs();
 
 /// The product of one block, on the team, but for packed_a and first_packed, which are set here.
 void multiply_tiled(const TiledProduct& product);

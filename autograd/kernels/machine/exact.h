@@ -14,7 +14,7 @@
 //   - attention's gradients of keys and values are a tree over the leaves of queries.
 // An op that sums over tokens otherwise may not contribute to a gradient here: main_grad throws.
 //
-// bfloat16 in pairs (CpuLevel::kAvx512Bf16) rounds otherwise than widened to float32, so its bits
+// bfloat16 in pairs (prefers_bfloat16_pairs) rounds otherwise than widened to float32, so its bits
 // are a class of their own: exact_class().
 //
 // The scope belongs to the calling thread; the threads of its loops, backward passes and what they

@@ -252,30 +252,56 @@ struct LinearCrossEntropySum {
         fill_with_zeros(w_gradient);
       }
     }
-    Tensor row_losses = losses.defined() ? losses : empty(labels_.shape(), wide);
+    const Tensor row_losses = losses.defined() ? losses : empty(labels_.shape(), wide);
     losses = {};
-    Tensor lse = empty({std::min(chunk_rows, labels_.numel())}, wide);
-    for_chunks(x, w, labels_.numel(), chunk_rows, [&](Tensor logits, int64_t begin, int64_t end) {
-      const Tensor y = entries_between(labels_, begin, end);
-      Tensor loss_part = entries_between(row_losses, begin, end);
+    over_chunks(
+        x, w, {labels_, row_weights, row_losses}, chunk_rows,
+        [&](const Tensor& gradient, int64_t begin, int64_t end) {
+          multiply_into(gradient, false, w, false, 0, rows_between(x_gradient, h, begin, end));
+        },
+        [&](const Tensor& gradient, int64_t begin, int64_t end) {
+          multiply_into(gradient, true, rows_between(x, h, begin, end), false, begin == 0 ? 0 : 1,
+                        w_gradient);
+        });
+    dx.save(x_gradient);
+    dw.save(w_gradient);
+    return sum(mul(row_losses, row_weights));
+  }
+
+  struct RowNumbers {
+    Tensor labels;
+    Tensor weights;
+    Tensor losses;  // written
+  };
+
+  // The losses of the rows, and of each chunk to_hidden and to_weight(gradient of the products,
+  // begin, end), as far as they are wanted.
+  template <class ToHidden, class ToWeight>
+  void over_chunks(const Tensor& x,
+                   const Tensor& w,
+                   const RowNumbers& numbers,
+                   int64_t rows_at_once,
+                   const ToHidden& to_hidden,
+                   const ToWeight& to_weight) const {
+    const int64_t count = numbers.labels.numel();
+    const Tensor lse = empty({std::min(rows_at_once, count)}, row_weights.dtype());
+    for_chunks(x, w, count, rows_at_once, [&](Tensor logits, int64_t begin, int64_t end) {
+      const Tensor y = entries_between(numbers.labels, begin, end);
+      Tensor loss_part = entries_between(numbers.losses, begin, end);
       Tensor lse_part = entries_between(lse, 0, end - begin);
       const Tensor factor = form.apply_to(logits);
       rows.forward(logits, y, loss_part, lse_part);
       if (makes_dx || makes_dw) {
-        rows.backward(logits, y, lse_part, entries_between(row_weights, begin, end), logits);
+        rows.backward(logits, y, lse_part, entries_between(numbers.weights, begin, end), logits);
         LogitForm::pull_back(logits, factor);
       }
       if (makes_dx) {
-        multiply_into(logits, false, w, false, 0, rows_between(x_gradient, h, begin, end));
+        to_hidden(logits, begin, end);
       }
       if (makes_dw) {
-        multiply_into(logits, true, rows_between(x, h, begin, end), false, begin == 0 ? 0 : 1,
-                      w_gradient);
+        to_weight(logits, begin, end);
       }
     });
-    dx.save(x_gradient);
-    dw.save(w_gradient);
-    return sum(mul(row_losses, row_weights));
   }
 
   // Leaves of tokens are whole in each chunk.
@@ -286,7 +312,7 @@ struct LinearCrossEntropySum {
     const LeafOrder order = leaf_order(count);
     const ExactProducts products(order.leaf_rows, w.shape()[0], vocabulary_leaves);
     const Tensor x = order.apply(x_.view({count, h}));
-    const Tensor y_all = order.apply(labels_.view({count}));
+    const Tensor y = order.apply(labels_.view({count}));
     const Tensor weights = order.apply(row_weights.view({count}));
     const Tensor x_gradient = makes_dx ? empty({count, h}, wide) : Tensor();
     Tensor w_gradient;
@@ -299,24 +325,14 @@ struct LinearCrossEntropySum {
     const int64_t rows_at_once =
         std::max<int64_t>(1, 2 * chunk_rows / order.leaf_rows) * order.leaf_rows;
     const Tensor row_losses = empty({count}, wide);
-    const Tensor lse = empty({std::min(rows_at_once, count)}, wide);
-    for_chunks(x, w, count, rows_at_once, [&](Tensor logits, int64_t begin, int64_t end) {
-      const Tensor y = entries_between(y_all, begin, end);
-      Tensor loss_part = entries_between(row_losses, begin, end);
-      Tensor lse_part = entries_between(lse, 0, end - begin);
-      const Tensor factor = form.apply_to(logits);
-      rows.forward(logits, y, loss_part, lse_part);
-      if (makes_dx || makes_dw) {
-        rows.backward(logits, y, lse_part, entries_between(weights, begin, end), logits);
-        LogitForm::pull_back(logits, factor);
-      }
-      if (makes_dx) {
-        products.to_hidden(logits, w, rows_between(x_gradient, h, begin, end));
-      }
-      if (makes_dw) {
-        products.to_weight(logits, rows_between(x, h, begin, end), w_gradient);
-      }
-    });
+    over_chunks(
+        x, w, {y, weights, row_losses}, rows_at_once,
+        [&](const Tensor& gradient, int64_t begin, int64_t end) {
+          products.to_hidden(gradient, w, rows_between(x_gradient, h, begin, end));
+        },
+        [&](const Tensor& gradient, int64_t begin, int64_t end) {
+          products.to_weight(gradient, rows_between(x, h, begin, end), w_gradient);
+        });
     dx.save(makes_dx ? order.undo(x_gradient).view(x_.shape()) : Tensor());
     dw.save(w_gradient);
     if (losses.defined()) {

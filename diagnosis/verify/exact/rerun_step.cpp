@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "autograd/tensor/error.h"
+#include "diagnosis/accuracy/temporary_folder.h"
 #include "diagnosis/verify/layout_text.h"
 #include "diagnosis/verify/op_trace.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
@@ -23,32 +24,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder of the first rank's choice that all ranks know of and that goes with the object.
+// A folder of the first rank's choice that all ranks know of and that goes with its object.
 class SharedTemporary {
  public:
-  explicit SharedTemporary(ProcessGroup& world) : world_(world) {
+  explicit SharedTemporary(ProcessGroup& world) {
     all_or_none(world, [&] {
-      if (world.rank() != 0) {
-        return;
+      if (world.rank() == 0) {
+        own_.emplace();
       }
-      std::string name = (fs::temp_directory_path() / "tapestry-rerun-XXXXXX").string();
-      check<IoError>(::mkdtemp(name.data()) != nullptr, name, ": cannot be made");
-      path_ = name;
     });
-    path_ = all_gather_text(world, path_).front();
-  }
-  SharedTemporary(const SharedTemporary&) = delete;
-  SharedTemporary& operator=(const SharedTemporary&) = delete;
-  ~SharedTemporary() {
-    if (world_.rank() == 0) {
-      std::error_code none;
-      fs::remove_all(path_, none);
-    }
+    path_ = all_gather_text(world, own_ ? own_->path() : std::string()).front();
   }
   const std::string& path() const { return path_; }
 
  private:
-  ProcessGroup& world_;
+  std::optional<accuracy::TemporaryFolder> own_;
   std::string path_;
 };
 

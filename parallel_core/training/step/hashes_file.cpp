@@ -1,5 +1,6 @@
 #include "parallel_core/training/step/hashes_file.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <utility>
@@ -50,7 +51,7 @@ HashesFile::HashesFile(std::string path, std::optional<int64_t> resume_step)
   if (resume_step) {
     keep_steps_until(path_, *resume_step);
     if (std::ifstream(path_).is_open()) {
-      names_ = names_line_in(path_);
+      names_line_ = names_line_in(path_);
     }
   }
   file_.open(path_, resume_step ? std::ios::app : std::ios::trunc);
@@ -58,17 +59,30 @@ HashesFile::HashesFile(std::string path, std::optional<int64_t> resume_step)
                  "folder read-only?");
 }
 
+void HashesFile::write_names(const std::string& bit_class, const TensorHashes& hashes) {
+  const auto is_name = [](const auto& entry, const std::string& name) {
+    return entry.first == name;
+  };
+  if (bit_class == written_class_ &&
+      std::equal(hashes.begin(), hashes.end(), written_names_.begin(), written_names_.end(),
+                 is_name)) {
+    return;
+  }
+  written_class_ = bit_class;
+  written_names_.clear();
+  for (const auto& [name, hash] : hashes) {
+    written_names_.push_back(name);
+  }
+  std::string line =
+      nlohmann::ordered_json{{"class", written_class_}, {"names", written_names_}}.dump();
+  if (line != names_line_) {  // of the steps before, where a run goes on
+    file_ << line << '\n';
+    names_line_ = std::move(line);
+  }
+}
+
 void HashesFile::write(int64_t step, const std::string& bit_class, const HashesOfStep& hashes) {
-  nlohmann::ordered_json names;
-  names["class"] = bit_class;
-  names["names"] = nlohmann::ordered_json::array();
-  for (const auto& [name, hash] : hashes.parameters) {
-    names["names"].push_back(name);
-  }
-  if (std::string named = names.dump(); named != names_) {
-    file_ << named << '\n';
-    names_ = std::move(named);
-  }
+  write_names(bit_class, hashes.parameters);
   nlohmann::ordered_json line;
   line["step"] = step;
   line["loss"] = bits_text(hashes.loss);

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "parallel_core/dist_checkpointing/state_hash.h"
 
@@ -39,9 +40,13 @@ class HashesFile {
   void write(int64_t step, const std::string& bit_class, const HashesOfStep& hashes);
 
  private:
+  void write_names(const std::string& bit_class, const TensorHashes& hashes);
+
   std::string path_;
   std::ofstream file_;
-  std::string names_;  // the line in force
+  std::string names_line_;  // in force; what it says, once a step has been written:
+  std::string written_class_;
+  std::vector<std::string> written_names_;
 };
 
 }  // namespace tapestry

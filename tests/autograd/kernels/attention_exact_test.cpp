@@ -1,8 +1,11 @@
 // Attention in exact mode: bits that depend neither on the level, nor on which queries are computed
 // together, nor on how they are divided among ranks and threads.
+#include <map>
 #include <numeric>
+#include <string_view>
 
 #include "autograd/kernels/attention/attention.h"
+#include "autograd/kernels/exact/exact_class.h"
 #include "autograd/kernels/exact/exact_sums.h"
 #include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/exact.h"
@@ -14,18 +17,6 @@ namespace {
 
 using kernels::AttentionShape;
 using kernels::AttentionStrides;
-
-/// Levels whose float32 results have the same bits.
-std::vector<CpuLevel> exact_levels() {
-  std::vector<CpuLevel> out;
-  for (const CpuLevel level :
-       {CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Bf16, CpuLevel::kAmx}) {
-    if (level <= detected_cpu_level() && is_compiled(level)) {
-      out.push_back(level);
-    }
-  }
-  return out;
-}
 
 /// A whole call: arrays [B, heads or groups, S, channels].
 struct Call {
@@ -212,13 +203,12 @@ void expect_same(const std::vector<Array>& got, const std::vector<Array>& expect
 
 TEST(ExactAttention, SameAtEveryLevel) {
   for_each_call([](const Call& call, int64_t leaves) {
-    std::vector<std::vector<Array>> of_class(2);
-    for (const CpuLevel level : exact_levels()) {
+    std::map<std::string_view, std::vector<Array>> of_class;
+    for (const CpuLevel level : fused_cpu_levels()) {
       SCOPED_TRACE(std::string(name_of(level)));
       const CpuLevelGuard guard(level);
       const std::vector<Array> got = whole(call, {leaves}).results();
-      std::vector<Array>& expected =
-          of_class[call.dtype == kBFloat16 && level >= CpuLevel::kAvx512Bf16 ? 1 : 0];
+      std::vector<Array>& expected = of_class[exact_class(call.dtype)];
       if (expected.empty()) {
         expected = got;
       }

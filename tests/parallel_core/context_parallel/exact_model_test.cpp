@@ -2,13 +2,15 @@
 // every CPU level, and on any number of ranks that divide the sequences.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "autograd/kernels/exact/exact_class.h"
 #include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/exact.h"
+#include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/context_parallel/context_parallel_layout.h"
 #include "parallel_core/training/step/forward_step.h"
@@ -106,17 +108,12 @@ TEST_P(ExactModel, HasTheSameGradientsAtEveryLevel) {
     SCOPED_TRACE(family.name);
     const Overrides overrides = in_dtype(family);
     const State start = weights_of(overrides);
-    std::array<Sums, 2> of_class;  // bfloat16 in pairs is one of its own
-    for (const CpuLevel level :
-         {CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Bf16, CpuLevel::kAmx}) {
-      if (level > detected_cpu_level() || !is_compiled(level)) {
-        continue;
-      }
+    std::map<std::string_view, Sums> of_class;
+    for (const CpuLevel level : fused_cpu_levels()) {
       SCOPED_TRACE(name_of(level));
       const CpuLevelGuard guard(level);
       Sums found = sums_of(small_config(overrides), start);
-      Sums& expected =
-          of_class.at(GetParam() == "bfloat16" && level >= CpuLevel::kAvx512Bf16 ? 1 : 0);
+      Sums& expected = of_class[exact_class(parse_dtype(GetParam()))];
       if (expected.empty()) {
         expected = found;
       }

@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/exact/exact_class.h"
+#include "autograd/tensor/dtype.h"
 #include "parallel_core/inference/generation.h"
 #include "parallel_core/inference/log_likelihood.h"
 #include "tests/cpu_levels.h"
@@ -138,16 +140,12 @@ TEST_P(ExactTexts, HaveTheSameBitsAloneAndInABatchAtEveryLevel) {
     const Overrides overrides = joined(family.overrides, in(dtype));
     const auto model = testing::model_with(small_config(overrides), weights_of(overrides));
     ASSERT_TRUE(model->takes_cache());
-    std::array<Told, 2> of_class;  // bfloat16 in pairs is one of its own
-    for (const CpuLevel level :
-         {CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Bf16, CpuLevel::kAmx}) {
-      if (level > detected_cpu_level() || !is_compiled(level)) {
-        continue;
-      }
+    std::map<std::string_view, Told> of_class;
+    for (const CpuLevel level : fused_cpu_levels()) {
       SCOPED_TRACE(name_of(level));
       const CpuLevelGuard guard(level);
       const Told found = told_by(*model);
-      Told& expected = of_class.at(dtype == "bfloat16" && level >= CpuLevel::kAvx512Bf16 ? 1 : 0);
+      Told& expected = of_class[exact_class(parse_dtype(dtype))];
       if (expected.empty()) {
         expected = found;
       }
