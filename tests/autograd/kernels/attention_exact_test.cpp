@@ -92,6 +92,7 @@ class Pass {
   void forward(int64_t keys) {
     AttentionShape s = s_;
     s.kv_len = keys;
+    const ExactScope exact;
     kernels::attention({.dtype = call_.dtype,
                         .shape = s,
                         .q = {q_.data(), query_strides()},
@@ -112,6 +113,7 @@ class Pass {
     dk = Array(type, Doubles(k_.size(), 0.0));
     dv = Array(type, Doubles(k_.size(), 0.0));
     dsinks = Array(kFloat64, Doubles(call_.sinks.size(), 0.0));
+    const ExactScope exact;
     kernels::attention_backward(
         {.dtype = call_.dtype,
          .shape = s_,
