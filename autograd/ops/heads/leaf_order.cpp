@@ -36,7 +36,7 @@ LeafOrder leaf_order(int64_t rows) {
   }
   const int64_t chunks = 2 * tokens.leaves;
   if (tokens.length % chunks != 0) {  // one leaf, which nobody divides
-    return {.rows = {}, .leaf_rows = tokens.length};
+    return {.rows = {}, .leaf_rows = tokens.length, .run_rows = tokens.length};
   }
   const int64_t chunk = tokens.length / chunks;
   std::vector<int64_t> order;
@@ -53,7 +53,8 @@ LeafOrder leaf_order(int64_t rows) {
       }
     }
   }
-  return {.rows = moves ? tensor(order, {rows}) : Tensor(), .leaf_rows = 2 * chunk};
+  return {
+      .rows = moves ? tensor(order, {rows}) : Tensor(), .leaf_rows = 2 * chunk, .run_rows = chunk};
 }
 
 }  // namespace tapestry

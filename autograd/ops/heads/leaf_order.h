@@ -12,6 +12,7 @@ namespace tapestry {
 struct LeafOrder {
   Tensor rows;            ///< int64: which row stands at each place; undefined: as they are
   int64_t leaf_rows = 1;  ///< rows of each leaf
+  int64_t run_rows = 1;   ///< of each run of its sum, as token_runs() has them (exact_runs.h)
 
   /// x [rows, ..] or [rows] in this order, contiguous, and back. Not recorded.
   Tensor apply(const Tensor& x) const;

@@ -171,10 +171,13 @@ struct LinearCrossEntropy {
 // The products of exact mode that follow the logits of a chunk, whose rows lie in a LeafOrder.
 struct ExactProducts {
   int64_t leaf_rows;
+  int64_t run_rows;
   std::vector<kernels::SumRun> vocabulary;  // leaves of the sum over columns of logits
 
-  ExactProducts(int64_t leaf_rows_, int64_t columns, int64_t leaves)
-      : leaf_rows(leaf_rows_), vocabulary(tree_runs(columns, leaves)) {}
+  ExactProducts(const LeafOrder& order, int64_t columns, int64_t leaves)
+      : leaf_rows(order.leaf_rows),
+        run_rows(order.run_rows),
+        vocabulary(tree_runs(columns, leaves)) {}
 
   // dx [rows, H] of the gradient [rows, V] of the products.
   void to_hidden(const Tensor& gradient, const Tensor& w, const Tensor& dx) const {
@@ -191,10 +194,11 @@ struct ExactProducts {
 
   // dw, exact sums [V, H], of whole leaves.
   void to_weight(const Tensor& gradient, const Tensor& x, const Tensor& dw) const {
-    std::vector<kernels::SumRun> leaves;
+    std::vector<kernels::SumRun> runs;
     const int64_t rows = x.shape()[0];
-    for (int64_t begin = 0; begin < rows; begin += leaf_rows) {
-      leaves.push_back({begin, std::min(rows, begin + leaf_rows)});
+    for (int64_t begin = 0; begin < rows; begin += run_rows) {
+      const int64_t end = begin + run_rows;
+      runs.push_back({.begin = begin, .end = end, .ends_leaf = end % leaf_rows == 0});
     }
     kernels::exact_sum_gemm({.dtype = gradient.dtype(),
                              .trans_a = true,
@@ -204,7 +208,7 @@ struct ExactProducts {
                              .lda = gradient.shape()[1],
                              .ldb = x.shape()[1],
                              .ldc = dw.shape()[1]},
-                            leaves, gradient.raw(), x.raw(), dw.data<double>());
+                            runs, gradient.raw(), x.raw(), dw.data<double>());
   }
 };
 
@@ -310,7 +314,7 @@ struct LinearCrossEntropySum {
     const int64_t count = labels_.numel();
     const int64_t h = x_.shape().back();
     const LeafOrder order = leaf_order(count);
-    const ExactProducts products(order.leaf_rows, w.shape()[0], vocabulary_leaves);
+    const ExactProducts products(order, w.shape()[0], vocabulary_leaves);
     const Tensor x = order.apply(x_.view({count, h}));
     const Tensor y = order.apply(labels_.view({count}));
     const Tensor weights = order.apply(row_weights.view({count}));

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "autograd/kernels/machine/exact.h"
+#include "autograd/ops/exact_runs.h"
 #include "autograd/ops/heads/leaf_order.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/ops.h"
@@ -94,6 +95,38 @@ TEST_P(ExactHead, HasTheGradientsOfTheOrdinaryOne) {
   const double scale = GetParam() == kFloat32 ? 1 : 1e4;
   EXPECT_LT(max(abs(exact.dweight * unit - weight.grad().to(kFloat64))).item(), 1e-7 * scale);
   EXPECT_LT(max(abs((exact.dhidden - x.grad()).to(kFloat64))).item(), 1e-7 * scale);
+}
+
+// As tensor-parallel ranks, which have but a part of the vocabulary, take them. Chunks of 3 tokens:
+// pairs of bfloat16 end with each of them.
+TEST_P(ExactHead, HasTheBitsOfItsLinearLayerAndItsLoss) {
+  const ExactScope exact;
+  constexpr int64_t kLength = 48;
+  const ExactTokensScope tokens({.samples = kSamples,
+                                 .length = kLength,
+                                 .leaves = sequence_leaves(kLength),
+                                 .samples_first = true});
+  const Tensor labels = randint(0, kVocabulary, {kSamples, kLength}, kInt64, RandomKey{7, 4, 0});
+  const Tensor factors = full(labels.shape(), 0.0078125F, kFloat32);
+  const auto made_by = [&](const auto& loss) {
+    const Tensor weight = weight_.clone().set_requires_grad();
+    weight.set_main_grad(zeros(weight.shape(), kFloat64));
+    const Tensor x = normal(0, 1, {kSamples, kLength, kHidden}, GetParam(), RandomKey{7, 5, 0});
+    x.set_requires_grad();
+    loss(x, weight).backward();
+    return Made{weight.main_grad(), x.grad(), {}};
+  };
+  const Made fused = made_by([&](const Tensor& x, const Tensor& weight) {
+    return linear_cross_entropy(x, weight, labels,
+                                {.loss = {.reduction = Reduction::kSum, .loss_mask = factors}});
+  });
+  const Made apart = made_by([&](const Tensor& x, const Tensor& weight) {
+    const Tensor logits =
+        linear(x, weight, {}, {}, nullptr, {.inputs = {}, .outputs = tree_runs(kVocabulary)});
+    return sum(cross_entropy(logits, labels, {.reduction = Reduction::kNone}) * factors);
+  });
+  EXPECT_TRUE(same_bits(fused.dweight, apart.dweight));
+  EXPECT_TRUE(same_bits(fused.dhidden, apart.dhidden));
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, ExactHead, ::testing::Values(kFloat32, kBFloat16));
