@@ -71,11 +71,16 @@ std::map<std::string, Tensor> logical_gradients(const nn::Module& model) {
 
 namespace {
 
-// Norms of the experts' tensors, or of all others, that this rank holds slices of.
-std::map<std::string, double> gradient_norms_of(const nn::Module& model, bool of_experts) {
-  ProcessGroup& group = slices_group(of_experts);
-  std::vector<std::string> names;
-  std::vector<double> squares;
+// What this rank holds of the gradient of a logical tensor.
+struct GradientSlice {
+  std::string name;
+  Tensor values;    // undefined: none was made
+  int64_t holders;  // ranks that hold this same slice
+};
+
+// Of the experts' tensors, or of all others.
+std::vector<GradientSlice> gradient_slices(const nn::Module& model, bool of_experts) {
+  std::vector<GradientSlice> slices;
   for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
     const nn::ParameterFlags& flags = entry.parameter->flags();
     if (flags.shared || flags.expert != of_experts) {
@@ -84,52 +89,47 @@ std::map<std::string, double> gradient_norms_of(const nn::Module& model, bool of
     const Tensor gradient = entry.parameter->grad();
     const bool sharded = flags.tp == nn::TensorParallel::kSharded;
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
-      const double norm =
-          gradient.defined() ? optim::global_norm({logical.view_of(gradient)}) : 0.0;
-      // Ranks that hold the same slice have the same sum: each counts its part.
-      const int64_t holders = sharded ? logical.copies : group.size();
-      names.push_back(logical.name);
-      squares.push_back(norm * norm / static_cast<double>(holders));
+      slices.push_back({logical.name, gradient.defined() ? logical.view_of(gradient) : Tensor(),
+                        sharded ? logical.copies : slices_group(of_experts).size()});
     }
   }
-  sum_over(group, squares);
-  std::map<std::string, double> norms;
-  for (size_t i = 0; i < names.size(); ++i) {
-    norms.emplace(names[i], std::sqrt(squares[i]));
+  return slices;
+}
+
+std::vector<double> norms_of(const std::vector<GradientSlice>& slices, ProcessGroup& group) {
+  std::vector<double> norms;
+  for (const GradientSlice& slice : slices) {
+    const double norm = slice.values.defined() ? optim::global_norm({slice.values}) : 0.0;
+    // Ranks that hold the same slice have the same sum: each counts its part.
+    norms.push_back(norm * norm / static_cast<double>(slice.holders));
   }
+  sum_over(group, norms);
+  std::transform(norms.begin(), norms.end(), norms.begin(),
+                 [](double squares) { return std::sqrt(squares); });
   return norms;
 }
 
-// The same bits in every layout.
-std::map<std::string, double> exact_gradient_norms_of(const nn::Module& model, bool of_experts) {
-  ProcessGroup& group = slices_group(of_experts);
-  std::vector<std::string> names;
-  std::vector<Tensor> slices;  // undefined where another rank counts it
-  for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
-    const nn::ParameterFlags& flags = entry.parameter->flags();
-    if (flags.shared || flags.expert != of_experts) {
-      continue;
-    }
-    const Tensor gradient = entry.parameter->grad();
-    const bool sharded = flags.tp == nn::TensorParallel::kSharded;
-    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
-      const int64_t holders = sharded ? logical.copies : group.size();
-      names.push_back(logical.name);
-      slices.push_back(gradient.defined() && group.rank() % holders == 0 ? logical.view_of(gradient)
-                                                                         : Tensor());
-    }
-  }
-  ExactNorms sums(names.size());
+// The same bits in every layout: of ranks that hold the same slice, the first counts it.
+std::vector<double> exact_norms_of(const std::vector<GradientSlice>& slices, ProcessGroup& group) {
+  ExactNorms sums(slices.size());
   for (size_t i = 0; i < slices.size(); ++i) {
-    if (slices[i].defined()) {
-      sums.add(i, slices[i]);
+    if (slices[i].values.defined() && group.rank() % slices[i].holders == 0) {
+      sums.add(i, slices[i].values);
     }
   }
-  const std::vector<double> found =
-      sums.result([&](std::span<double> values, ReduceOp op) { reduce_over(group, values, op); });
+  return sums.result(
+      [&](std::span<double> values, ReduceOp op) { reduce_over(group, values, op); });
+}
+
+std::map<std::string, double> gradient_norms_of(const nn::Module& model,
+                                                bool of_experts,
+                                                bool exact) {
+  const std::vector<GradientSlice> slices = gradient_slices(model, of_experts);
+  ProcessGroup& group = slices_group(of_experts);
+  const std::vector<double> found = exact ? exact_norms_of(slices, group) : norms_of(slices, group);
   std::map<std::string, double> norms;
-  for (size_t i = 0; i < names.size(); ++i) {
-    norms.emplace(names[i], found[i]);
+  for (size_t i = 0; i < slices.size(); ++i) {
+    norms.emplace(slices[i].name, found[i]);
   }
   return norms;
 }
@@ -137,10 +137,9 @@ std::map<std::string, double> exact_gradient_norms_of(const nn::Module& model, b
 }  // namespace
 
 std::map<std::string, double> logical_gradient_norms(const nn::Module& model, bool exact) {
-  const auto norms_of = exact ? exact_gradient_norms_of : gradient_norms_of;
-  std::map<std::string, double> norms = norms_of(model, /*of_experts=*/false);
+  std::map<std::string, double> norms = gradient_norms_of(model, /*of_experts=*/false, exact);
   if (has_experts(model)) {
-    norms.merge(gather_over_experts(norms_of(model, /*of_experts=*/true)));
+    norms.merge(gather_over_experts(gradient_norms_of(model, /*of_experts=*/true, exact)));
   }
   return norms;
 }
