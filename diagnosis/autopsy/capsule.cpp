@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
@@ -13,6 +12,7 @@
 #include "autograd/io/npy.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/step_dataset.h"
+#include "text/util/checksum.h"
 
 namespace tapestry::autopsy {
 
@@ -65,12 +65,7 @@ void each_record_field(AnyRecord& record, const Field& field) {
 
 }  // namespace
 
-std::string bits_text(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%016llx",
-                static_cast<unsigned long long>(std::bit_cast<uint64_t>(value)));
-  return text;
-}
+std::string bits_text(double value) { return data::hexadecimal(std::bit_cast<uint64_t>(value)); }
 
 double value_of_bits(const std::string& text) {
   uint64_t bits = 0;

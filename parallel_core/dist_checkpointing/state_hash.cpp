@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -24,6 +23,7 @@
 #include "parallel_core/dist_checkpointing/slice_runs.h"
 #include "parallel_core/dist_checkpointing/stored_tensors.h"
 #include "parallel_core/parallel_state.h"
+#include "text/util/checksum.h"
 
 namespace tapestry {
 
@@ -385,16 +385,11 @@ TensorHash step_hash(const TensorHashes& weights,
 
 std::string short_hash(const TensorHash& hash) {
   const uint64_t both = hash.low ^ std::rotl(hash.high, 17);
-  char text[9];
-  std::snprintf(text, sizeof(text), "%08x", static_cast<unsigned>(both ^ (both >> 32U)));
-  return text;
+  return data::hexadecimal(both ^ (both >> 32U)).substr(8);
 }
 
 std::string hash_text(const TensorHash& hash) {
-  char text[33];
-  std::snprintf(text, sizeof(text), "%016llx%016llx", static_cast<unsigned long long>(hash.high),
-                static_cast<unsigned long long>(hash.low));
-  return text;
+  return data::hexadecimal(hash.high) + data::hexadecimal(hash.low);
 }
 
 TensorHash hash_of_text(std::string_view text) {

@@ -8,6 +8,9 @@
 
 namespace tapestry::data {
 
+/// 64 bits in 16 hexadecimal digits.
+std::string hexadecimal(uint64_t bits);
+
 /// CRC-64 in the form that xz uses (ECMA-182's polynomial, reflected), in 16 hexadecimal digits. It
 /// tells files apart that differ by accident, not by intent.
 std::string crc64(std::string_view bytes);

@@ -1,8 +1,6 @@
 #include "diagnosis/verify/exact/rerun_step.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -17,6 +15,7 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/files/resumed_run.h"
 #include "parallel_core/training/log/logging.h"
+#include "text/util/checksum.h"
 
 namespace tapestry {
 
@@ -88,12 +87,6 @@ int64_t data_parallel_size_of(const std::string& folder, int64_t step, const All
   return std::max<int64_t>(1, ranks / of_model);
 }
 
-std::string hexadecimal(uint64_t value) {
-  std::array<char, 17> text{};
-  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(value));
-  return text.data();
-}
-
 std::vector<accuracy::RerunThing> things_of(const OpTrace& trace) {
   std::vector<accuracy::RerunThing> things;
   things.reserve(trace.size());
@@ -103,8 +96,8 @@ std::vector<accuracy::RerunThing> things_of(const OpTrace& trace) {
                       .pass = thing.pass,
                       .module = thing.module,
                       .name = thing.name,
-                      .bits = hexadecimal(thing.checksum),
-                      .inputs = hexadecimal(thing.inputs)});
+                      .bits = data::hexadecimal(thing.checksum),
+                      .inputs = data::hexadecimal(thing.inputs)});
   }
   return things;
 }

@@ -2,23 +2,20 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <utility>
 
 #include "autograd/io/file_lines.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/training/step/metrics.h"
+#include "text/util/checksum.h"
 
 namespace tapestry {
 
 namespace {
 
-std::string bits_text(double number) {
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx",
-                static_cast<unsigned long long>(std::bit_cast<uint64_t>(number)));
-  return text;
+std::string bits_of_number(double number) {
+  return data::hexadecimal(std::bit_cast<uint64_t>(number));
 }
 
 // In the order of `names`.
@@ -85,8 +82,8 @@ void HashesFile::write(int64_t step, const std::string& bit_class, const HashesO
   write_names(bit_class, hashes.parameters);
   nlohmann::ordered_json line;
   line["step"] = step;
-  line["loss"] = bits_text(hashes.loss);
-  line["grad_norm"] = bits_text(hashes.grad_norm);
+  line["loss"] = bits_of_number(hashes.loss);
+  line["grad_norm"] = bits_of_number(hashes.grad_norm);
   line["parameters"] = short_hashes(hashes.parameters, hashes.parameters);
   if (!hashes.gradients.empty()) {
     line["gradients"] = short_hashes(hashes.parameters, hashes.gradients);
