@@ -71,13 +71,15 @@ Tensor empty_in_order_of(const Tensor& x) {
   return alias(out, x.shape(), strides, 0);
 }
 
-std::string position_in(const Shape& shape, int64_t position) {
-  Shape indices = shape;
-  for (int64_t axis = shape.size() - 1; axis >= 0; --axis) {
-    indices[axis] = position % shape[axis];
-    position /= shape[axis];
+std::ostream& operator<<(std::ostream& out, const PositionIn& position) {
+  Shape indices = position.shape_;
+  int64_t left = position.position_;
+  for (int64_t axis = indices.size() - 1; axis >= 0; --axis) {
+    const int64_t size = indices[axis];
+    indices[axis] = left % size;
+    left /= size;
   }
-  return indices.str();
+  return out << indices;
 }
 
 }  // namespace tapestry

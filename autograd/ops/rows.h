@@ -35,7 +35,18 @@ RowView rows_of(const Tensor& x);
 /// A new tensor without gaps whose rows (last axis) lie in memory in the order in which x's do.
 Tensor empty_in_order_of(const Tensor& x);
 
-/// "[1, 4]": the indices of a row-major position, for messages.
-std::string position_in(const Shape& shape, int64_t position);
+/// "[1, 4]": the indices of a row-major position, for messages. The text is made only when it is
+/// printed, so that a check of every element costs nothing; use it within the expression that makes
+/// it.
+class PositionIn {
+ public:
+  PositionIn(const Shape& shape, int64_t position) : shape_(shape), position_(position) {}
+  friend std::ostream& operator<<(std::ostream& out, const PositionIn& position);
+
+ private:
+  const Shape& shape_;
+  int64_t position_;
+};
+inline PositionIn position_in(const Shape& shape, int64_t position) { return {shape, position}; }
 
 }  // namespace tapestry

@@ -63,6 +63,28 @@ TEST(Embedding, BackwardAccumulates) {
   });
 }
 
+// Ids of several bytes, of which some share their low and some their high ones.
+TEST(Embedding, BackwardAccumulatesInLargeTables) {
+  for (const int64_t vocab : {256, 257, 70'000}) {
+    std::vector<int64_t> ids;
+    for (int64_t i = 0; i < 2000; ++i) {
+      ids.push_back(i % 3 == 0 ? vocab - 1 - i % 5 : i * i * 131 % vocab);
+    }
+    const auto n = static_cast<int64_t>(ids.size());
+    const Array dy = random_array(kFloat64, n, 1);
+    Doubles expected(static_cast<size_t>(vocab), 0.0);
+    Array dweight(kFloat64, expected);
+    for (int64_t i = 0; i < n; ++i) {
+      expected[ids[i]] += dy[i];
+    }
+    kernels::embedding_backward(kFloat64, kFloat64, n, vocab, 1, ids.data(), dy.data(),
+                                dweight.data());
+    for (int64_t row = 0; row < vocab; ++row) {
+      ASSERT_EQ(dweight[row], expected[row]) << row;  // in the same order
+    }
+  }
+}
+
 TEST(Embedding, SmallTermsOfBfloat16AreNotLost) {
   // 256 + 1 is 256 in bfloat16; the 300 terms together are not.
   at_every_cpu_level([] {
