@@ -4,6 +4,8 @@
 
 #include "autograd/kernels/isa/lanes.h"
 #include "autograd/kernels/isa/row_io.h"
+#include "autograd/kernels/isa/wide_math.h"
+#include "autograd/kernels/machine/exact.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
@@ -102,6 +104,101 @@ void backward_row(int64_t vocab,
   }
 }
 
+#if defined(__AVX512F__)
+
+TAPESTRY_INLINE float largest_lane(FloatVector v) {
+  float lanes[kLanes<float>];
+  store(lanes, v);
+  return max_of_block(kLanes<float>, lanes, -kInf);
+}
+
+/// The largest of n elements.
+template <class T>
+float wide_maximum(int64_t n, const T* x) {
+  FloatVector a = fill(-kInf);
+  FloatVector b = a;
+  for_wide_steps<T>(n, [&](int64_t i, auto step) {
+    const WidePair in = step.read_or(-kInf, x + i);
+    a = larger(in.a, a);
+    b = larger(in.b, b);
+  });
+  return largest_lane(larger(a, b));
+}
+
+struct BlockSum {
+  double sum;
+  float max;
+};
+
+/// The sum of e^(x - shift) over at most kBlock elements, and the largest of them.
+template <class T>
+BlockSum wide_exponentials(int64_t n, const T* x, float shift) {
+  using Accuracy = typename AccuracyFor<T>::type;
+  FloatVector max_a = fill(-kInf);
+  FloatVector max_b = max_a;
+  FloatVector sum_a = fill(0);
+  FloatVector sum_b = sum_a;
+  for_wide_steps<T>(n, [&](int64_t i, auto step) {
+    const WidePair in = step.read_or(-kInf, x + i);
+    max_a = larger(in.a, max_a);
+    max_b = larger(in.b, max_b);
+    sum_a = sum_a + Accuracy::exp(in.a - fill(shift));
+    sum_b = sum_b + Accuracy::exp(in.b - fill(shift));
+  });
+  LaneSum<float> sum;
+  sum.add_vector<float>(0, sum_a + sum_b);
+  return {sum.get(), largest_lane(larger(max_a, max_b))};
+}
+
+/// As logsumexp_row(), but a block is summed around a maximum of those before: only where it is
+/// far above that, e^kFarAbove times, has it to be summed again, so that sums stay finite.
+template <class T>
+double wide_logsumexp_row(int64_t n, const T* x) {
+  constexpr float kFarAbove = 40;
+  const auto shift_of = [](float max) { return max - max != 0 ? 0.0F : max; };
+  float max = wide_maximum(block_size(n), x);
+  double sum = 0;
+  for (int64_t done = 0; done < n; done += kBlock) {
+    const int64_t m = block_size(n - done);
+    BlockSum block = wide_exponentials(m, x + done, shift_of(max));
+    if (block.max > max + kFarAbove || (max == -kInf && block.max > max)) {
+      sum *= max == -kInf || block.max == kInf
+                 ? 1.0
+                 : __builtin_exp(static_cast<double>(max) - block.max);
+      max = block.max;
+      block = wide_exponentials(m, x + done, shift_of(max));
+    }
+    sum += block.sum;
+  }
+  return __builtin_log(sum) + static_cast<double>(shift_of(max));
+}
+
+template <class T>
+void wide_backward_row(int64_t vocab,
+                       int64_t valid_vocab,
+                       const T* logits,
+                       int64_t label,
+                       float lse,
+                       float dloss,
+                       T* dlogits) {
+  using Accuracy = typename AccuracyFor<T>::type;
+  const float logit = label >= 0 && label < valid_vocab ? get(logits[label]) : 0.0F;
+  const auto f = [&](FloatVector x) { return Accuracy::exp(x - fill(lse)) * fill(dloss); };
+  for_wide_steps<T>(valid_vocab, [&](int64_t i, auto step) {
+    const WidePair in = step.read(logits + i);
+    step.write({f(in.a), f(in.b)}, dlogits + i);
+  });
+  if (label >= 0 && label < valid_vocab) {
+    const float probability = exp(logit - lse);
+    put((probability - 1.0F) * dloss, dlogits[label]);
+  }
+  for (int64_t i = valid_vocab; i < vocab; ++i) {
+    dlogits[i] = T{};
+  }
+}
+
+#endif
+
 }  // namespace
 
 void cross_entropy_rows(const CrossEntropyForward& call, int64_t begin, int64_t end) {
@@ -109,10 +206,16 @@ void cross_entropy_rows(const CrossEntropyForward& call, int64_t begin, int64_t 
   for_floating(s.dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     using C = compute_t<T>;
+    auto* logsumexp = &logsumexp_row<T>;
+#if defined(__AVX512F__)
+    if constexpr (kIsWide<T>) {
+      logsumexp = &wide_logsumexp_row<T>;
+    }
+#endif
     for (int64_t row = begin; row < end; ++row) {
       const T* x = static_cast<const T*>(call.logits) + row * s.vocab;
       const int64_t label = call.labels[row];
-      const double lse = logsumexp_row(s.valid_vocab, x);
+      const double lse = logsumexp(s.valid_vocab, x);
       static_cast<C*>(call.lse)[row] = static_cast<C>(lse);
       double loss = 0;
       if (label != s.ignore_index && label >= 0 && label < s.valid_vocab) {
@@ -179,6 +282,12 @@ void cross_entropy_backward_rows(const CrossEntropyBackward& call, int64_t begin
     using C = compute_t<T>;
     const auto* lse = static_cast<const C*>(call.lse);
     const auto* dloss = static_cast<const C*>(call.dloss);
+    auto* backward = &backward_row<T, C>;
+#if defined(__AVX512F__)
+    if constexpr (kIsWide<T>) {
+      backward = in_exact() ? backward : &wide_backward_row<T>;
+    }
+#endif
     for (int64_t row = begin; row < end; ++row) {
       T* dlogits = static_cast<T*>(call.dlogits) + row * s.vocab;
       if (call.labels[row] == s.ignore_index) {
@@ -186,8 +295,8 @@ void cross_entropy_backward_rows(const CrossEntropyBackward& call, int64_t begin
           dlogits[i] = T{};
         }
       } else {
-        backward_row(s.vocab, s.valid_vocab, static_cast<const T*>(call.logits) + row * s.vocab,
-                     call.labels[row], lse[row], dloss[row], dlogits);
+        backward(s.vocab, s.valid_vocab, static_cast<const T*>(call.logits) + row * s.vocab,
+                 call.labels[row], lse[row], dloss[row], dlogits);
       }
     }
   });

@@ -3,6 +3,8 @@
 #include <type_traits>
 
 #include "autograd/kernels/isa/row_io.h"
+#include "autograd/kernels/isa/wide_math.h"
+#include "autograd/kernels/machine/exact.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
@@ -62,15 +64,60 @@ void backward_row(int64_t n, const T* gate, const T* up, const T* dy, T* dgate, 
   }
 }
 
+#if defined(__AVX512F__)
+
+template <class T>
+void wide_forward_row(int64_t n, const T* gate, const T* up, T* y) {
+  using Accuracy = typename AccuracyFor<T>::type;
+  const auto f = [](FloatVector x, FloatVector u) { return x * sigmoids<Accuracy>(x).of_x * u; };
+  for_wide_steps<T>(n, [&](int64_t i, auto step) {
+    const WidePair x = step.read(gate + i);
+    const WidePair u = step.read(up + i);
+    step.write({f(x.a, u.a), f(x.b, u.b)}, y + i);
+  });
+}
+
+template <class T>
+void wide_backward_row(int64_t n, const T* gate, const T* up, const T* dy, T* dgate, T* dup) {
+  using Accuracy = typename AccuracyFor<T>::type;
+  struct Gradients {
+    FloatVector gate;
+    FloatVector up;
+  };
+  const auto f = [](FloatVector x, FloatVector u, FloatVector g) -> Gradients {
+    const Sigmoids s = sigmoids<Accuracy>(x);
+    const FloatVector c = larger(fill(-87), x);
+    const FloatVector slope = s.of_x * multiply_add(c, s.of_minus_x, fill(1));
+    return {g * u * slope, g * (x * s.of_x)};
+  };
+  for_wide_steps<T>(n, [&](int64_t i, auto step) {
+    const WidePair x = step.read(gate + i);
+    const WidePair u = step.read(up + i);
+    const WidePair g = step.read(dy + i);
+    const Gradients a = f(x.a, u.a, g.a);
+    const Gradients b = f(x.b, u.b, g.b);
+    step.write({a.gate, b.gate}, dgate + i);
+    step.write({a.up, b.up}, dup + i);
+  });
+}
+
+#endif
+
 }  // namespace
 
 void swiglu_rows(const SwigluForward& call, int64_t begin, int64_t end) {
   for_floating(call.dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
+    auto* forward = &forward_row<T>;
+#if defined(__AVX512F__)
+    if constexpr (kIsWide<T>) {
+      forward = in_exact() ? forward : &wide_forward_row<T>;
+    }
+#endif
     for (int64_t row = begin; row < end; ++row) {
-      forward_row(call.n, static_cast<const T*>(call.gate) + row * call.gate_stride,
-                  static_cast<const T*>(call.up) + row * call.up_stride,
-                  static_cast<T*>(call.y) + row * call.n);
+      forward(call.n, static_cast<const T*>(call.gate) + row * call.gate_stride,
+              static_cast<const T*>(call.up) + row * call.up_stride,
+              static_cast<T*>(call.y) + row * call.n);
     }
   });
 }
@@ -78,12 +125,18 @@ void swiglu_rows(const SwigluForward& call, int64_t begin, int64_t end) {
 void swiglu_backward_rows(const SwigluBackward& call, int64_t begin, int64_t end) {
   for_floating(call.dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
+    auto* backward = &backward_row<T>;
+#if defined(__AVX512F__)
+    if constexpr (kIsWide<T>) {
+      backward = in_exact() ? backward : &wide_backward_row<T>;
+    }
+#endif
     for (int64_t row = begin; row < end; ++row) {
-      backward_row(call.n, static_cast<const T*>(call.gate) + row * call.gate_stride,
-                   static_cast<const T*>(call.up) + row * call.up_stride,
-                   static_cast<const T*>(call.dy) + row * call.n,
-                   static_cast<T*>(call.dgate) + row * call.dgate_stride,
-                   static_cast<T*>(call.dup) + row * call.dup_stride);
+      backward(call.n, static_cast<const T*>(call.gate) + row * call.gate_stride,
+               static_cast<const T*>(call.up) + row * call.up_stride,
+               static_cast<const T*>(call.dy) + row * call.n,
+               static_cast<T*>(call.dgate) + row * call.dgate_stride,
+               static_cast<T*>(call.dup) + row * call.dup_stride);
     }
   });
 }

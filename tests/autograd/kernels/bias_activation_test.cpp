@@ -1,5 +1,7 @@
 #include "autograd/kernels/bias_activation.h"
 
+#include <limits>
+
 #include "fused_testing.h"
 
 namespace tapestry::testing {
@@ -112,6 +114,82 @@ TEST(BiasActivation, MatchesLoops) {
           SCOPED_TRACE(::testing::Message() << static_cast<int>(f) << " of " << s.rows << "x" << s.n
                                             << ", bias " << name_of(bias_dtype));
           expect_matches(f, dtype, bias_dtype, s);
+        }
+      }
+    }
+  });
+}
+
+// y and dx of rows x with a bias of 0 and dy of 1.
+struct Both {
+  Array y;
+  Array dx;
+};
+Both of_values(Activation f, const Array& x) {
+  const int64_t n = x.size();
+  const Array bias(kFloat32, Doubles(n, 0));
+  const Array dy(x.dtype(), Doubles(n, 1));
+  Both out{Array(x.dtype(), n), Array(x.dtype(), n)};
+  kernels::bias_activation({.f = f,
+                            .dtype = x.dtype(),
+                            .bias_dtype = kFloat32,
+                            .rows = 1,
+                            .n = n,
+                            .x = x.data(),
+                            .bias = bias.data(),
+                            .y = out.y.data()});
+  kernels::bias_activation_backward({.f = f,
+                                     .dtype = x.dtype(),
+                                     .bias_dtype = kFloat32,
+                                     .rows = 1,
+                                     .n = n,
+                                     .dy = dy.data(),
+                                     .x = x.data(),
+                                     .bias = bias.data(),
+                                     .dx = out.dx.data()});
+  return out;
+}
+
+TEST(BiasActivation, ErrorsAreRelative) {
+  at_every_cpu_level([] {
+    for (const DType dtype : {kFloat32, kBFloat16}) {
+      // Half a unit in the last place of bfloat16, and a fortieth of that.
+      const double bound = dtype == kFloat32 ? 4e-6 : 0x1.06p-8;
+      Array x(dtype, 1301);
+      for (int64_t i = 0; i < x.size(); ++i) {
+        x.set(i, (i - 650) * 0.01);
+      }
+      for (const Activation f : kAll) {
+        const Both got = of_values(f, x);
+        for (int64_t i = 0; i < x.size(); ++i) {
+          ASSERT_NEAR(got.y[i], value(f, x[i]), bound * std::abs(value(f, x[i])) + 1e-30)
+              << static_cast<int>(f) << " of " << x[i] << " in " << name_of(dtype);
+        }
+      }
+    }
+  });
+}
+
+TEST(BiasActivation, FarEndsAndNaN) {
+  at_every_cpu_level([] {
+    const double infinity = std::numeric_limits<double>::infinity();
+    for (const DType dtype : {kFloat32, kBFloat16}) {
+      const Array x(dtype, Doubles{NAN, 0, 1e-40, -1e-40, 120, -120, 1e30, -1e30, infinity});
+      for (const Activation f : kAll) {
+        SCOPED_TRACE(::testing::Message() << static_cast<int>(f) << " in " << name_of(dtype));
+        const Both got = of_values(f, x);
+        EXPECT_TRUE(std::isnan(got.y[0]) && std::isnan(got.dx[0]));
+        for (const int64_t i : {1, 2, 3}) {
+          EXPECT_NEAR(got.y[i], x[i] / 2, 1e-40);
+          EXPECT_NEAR(got.dx[i], 0.5, 1e-6);
+        }
+        for (const int64_t i : {4, 6, 8}) {
+          EXPECT_EQ(got.y[i], x[i]);
+          EXPECT_NEAR(got.dx[i], 1, 1e-6);
+        }
+        for (const int64_t i : {5, 7}) {
+          EXPECT_NEAR(got.y[i], 0, 1e-30);
+          EXPECT_NEAR(got.dx[i], 0, 1e-30);
         }
       }
     }
