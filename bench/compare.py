@@ -15,6 +15,7 @@ makes, PyTorch 2.6 of Debian 13 stands beside.
 All sides of a case run in one state of the machine's processors, "near" or "far" (states.py), or again.
 """
 import argparse
+import functools
 import json
 import math
 import os
@@ -258,29 +259,28 @@ def step_arguments(args, preset, dtype):
     return [part for key, value in values.items() for part in ("--" + key, str(value))]
 
 
+def run_steps(title, program, arguments, case, failures):
+    """What the program printed, or None, and the states that it saw. What failed once is not tried again."""
+    if (title, case) in failures:
+        return None, []
+    try:
+        seen = json.loads(program(arguments).strip().splitlines()[-1])
+    except Failed as error:
+        log(f"{title} {' '.join(case)}: {error}")
+        failures[title, case] = str(error)
+        return None, []
+    return seen, [seen[key] for key in ("state", "state_after") if key in seen]
+
+
 def steps_round(programs, sides, args, failures):
-    """Each side: its title, program(arguments), and samples by (preset, dtype, state). What failed once is
-    not tried again."""
-    for preset in args.presets:
-        for dtype in args.dtypes:
-            arguments = step_arguments(args, preset, dtype)
-
-            def run_side(title, program):
-                if (title, (preset, dtype)) in failures:
-                    return None, []
-                try:
-                    seen = json.loads(program(arguments).strip().splitlines()[-1])
-                except Failed as error:
-                    log(f"{title} {preset} {dtype}: {error}")
-                    failures[title, (preset, dtype)] = str(error)
-                    return None, []
-                return seen, [seen[key] for key in ("state", "state_after") if key in seen]
-
-            runs = [lambda t=title, p=program: run_side(t, p) for title, program, _ in sides]
-            results, state = in_one_state(runs, programs.state, args.state_repeats, log)
-            for (_, _, samples), seen in zip(sides, results):
-                for quantity in STEP_QUANTITIES if seen else ():
-                    samples.add((preset, dtype, state), quantity, seen[quantity])
+    """Each side: its title, program(arguments), and samples by (preset, dtype, state)."""
+    for case in ((preset, dtype) for preset in args.presets for dtype in args.dtypes):
+        rest = (step_arguments(args, *case), case, failures)
+        runs = [functools.partial(run_steps, title, program, *rest) for title, program, _ in sides]
+        results, state = in_one_state(runs, programs.state, args.state_repeats, log)
+        for (_, _, samples), seen in zip(sides, results):
+            for quantity in STEP_QUANTITIES if seen else ():
+                samples.add((*case, state), quantity, seen[quantity])
 
 
 def step_cases(args, ours):
@@ -407,15 +407,14 @@ def main():
     machine = ["--quick"] if args.smoke else []
     overrides = [part for o in args.set for part in ("--set", o)]
 
+    op_peers = [run_peer for _, mode, run_peer in peers if mode != "compiled"]
     ops_sides = [
-        (lambda run_peer=run_peer: peer_ops(run_peer, args), samples)
-        for (_, _, run_peer), (_, samples) in zip(
-            [peer for peer in peers if peer[1] != "compiled"], peer_ops_samples
-        )
+        (functools.partial(peer_ops, run_peer, args), samples)
+        for run_peer, (_, samples) in zip(op_peers, peer_ops_samples)
     ]
-    ops_sides.append((lambda: project_ops(programs, args), ops))
+    ops_sides.append((functools.partial(project_ops, programs, args), ops))
     step_sides = [
-        (title, lambda a, run_peer=run_peer: run_peer("torch_gpt.py", a), samples)
+        (title, functools.partial(run_peer, "torch_gpt.py"), samples)
         for (title, _, run_peer), (_, samples) in zip(peers, peer_steps_samples)
     ]
     step_sides.append(("Tapestry", lambda a: programs.project("step_bench", *a, *overrides), steps))

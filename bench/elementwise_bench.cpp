@@ -48,21 +48,20 @@ double best_seconds(const std::function<void()>& work, double budget) {
   return best;
 }
 
-/// Cycles of a second, by additions of which each waits a cycle for the one before it.
-double cycles_per_second(double budget) {
-  constexpr int kAdditions = 1000;
-  uint64_t sum = 0;
-  uint64_t step = 1;
-  asm volatile("" : "+r"(step));  // a register: some processors add constants without waiting
-  const double seconds = best_seconds(
-      [&] {
+/// `kAdditions` additions of which each waits a cycle for the one before it.
+constexpr int kAdditions = 1000;
+uint64_t add_in_turn(uint64_t sum, uint64_t step) {
 #pragma GCC unroll 1000
-        for (int i = 0; i < kAdditions; ++i) {
-          sum += step;
-          asm volatile("" : "+r"(sum));
-        }
-      },
-      budget);
+  for (int i = 0; i < kAdditions; ++i) {
+    sum += step;
+    asm volatile("" : "+r"(sum), "+r"(step));  // registers: constants are added without waiting
+  }
+  return sum;
+}
+
+double cycles_per_second(double budget) {
+  uint64_t sum = 0;
+  const double seconds = best_seconds([&] { sum = add_in_turn(sum, 1); }, std::max(budget, 1e-3));
   return kAdditions / seconds;
 }
 
