@@ -15,7 +15,7 @@
 namespace tapestry::bench {
 namespace {
 
-constexpr int kBursts = 15;
+constexpr int kBursts = 60;
 constexpr int kTrips = 500;  // of a burst
 constexpr size_t kLine = 64;
 

@@ -16,9 +16,9 @@ struct CoreRoundTrip {
   double median = 0;   ///< of the largest pair's bursts; far above `largest`: the machine was busy
 };
 
-/// From here on two processors are "far" apart: between about 51 ns (one cache complex of a Zen 4)
-/// and 355 (two of them), above the 110 to 130 of Intel's meshes.
-inline constexpr double kFarNanoseconds = 150;
+/// From here on two processors are "far" apart: between 51 ns (one cache complex of a Zen 4) or 80
+/// (of a Zen 5) and 355 (two of a Zen 4), above the 110 to 130 of Intel's meshes.
+inline constexpr double kFarNanoseconds = 180;
 
 /// Two threads hand a flag to and fro in several bursts, pinned to neighbours among the first
 /// num_threads() processors on which the process may run; a pair's time is its least burst. Takes
