@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Tests bench/compare.py and bench/states.py with programs that only say what they are told to; and that the
-real ones print the state of the machine. No time is asserted.
+"""Tests bench/compare.py and bench/states.py with programs that only say what they are told to, bench/peer's
+torch_about.py without PyTorch; and that the real programs print the state of the machine. No time is
+asserted.
 
     compare_test.py FOLDER_OF_THE_BENCHMARK_PROGRAMS
 """
@@ -10,11 +11,13 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
-sys.path.insert(0, str(BENCH))
+sys.path[:0] = [str(BENCH), str(BENCH / "peer")]
 import states  # noqa: E402
+import torch_about  # noqa: E402
 
 # Takes the next of the states in the file beside it; the last one stays.
 NEXT_STATE = """
@@ -147,6 +150,30 @@ class Compare(unittest.TestCase):
     def test_each_state_has_its_row(self):
         rows = self.compare("near near near far", "--rounds", "2", "--peer-modes", "eager")
         self.assertEqual([row["state"] for row in rows], ["far", "near"])
+
+
+class AboutPyTorch(unittest.TestCase):
+    def test_a_program_starts_again_with_its_memory_kept(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder) / "program.py"
+            program.write_text(
+                f"import sys\nsys.path.insert(0, {str(BENCH / 'peer')!r})\nimport torch_about\n"
+                "print(torch_about.memory_kept(), flush=True)\ntorch_about.keep_memory()\nprint(sys.argv[1])\n",
+                encoding="utf-8",
+            )
+            command = [sys.executable, str(program), "a b"]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+        self.assertEqual(done.stdout.splitlines(), ["False", "True", "a b"])
+
+    def test_libraries_are_read_from_the_configuration(self):
+        text = (
+            "  - Intel(R) oneAPI Math Kernel Library Version 2024.2-Product Build 20240605 for Intel(R) 64\n"
+            "  - Intel(R) MKL-DNN v3.7.1 (Git Hash 8d263e6)\n"
+        )
+        config = types.SimpleNamespace(show=lambda: text)
+        seen = torch_about.about(types.SimpleNamespace(__config__=config, __version__="2.9.0+cpu"), True)
+        expected = {"torch": "2.9.0+cpu", "blas": "MKL 2024.2", "onednn": "3.7.1", "compiled": True}
+        self.assertEqual(seen, {**expected, "memory_kept": torch_about.memory_kept()})
 
 
 class Programs(unittest.TestCase):
