@@ -95,34 +95,13 @@ void backward_row(
 
 #if defined(__AVX512F__)
 
-/// Whether rows of T have loops of their own here. For gelu in float32 they would bring nothing.
+/// Whether rows of T have loops of their own here. For gelu they would bring nothing.
 template <class F, class T>
-inline constexpr bool kHasWide = kIsWide<T> && !(kSame<F, Gelu> && kSame<T, float>);
+inline constexpr bool kHasWide = kIsWide<T> && !kSame<F, Gelu>;
 
 /// f(z) and f'(z) of 16 elements.
 template <class F, class Accuracy>
 struct WideFunction;
-
-template <class Accuracy>
-struct WideFunction<Gelu, Accuracy> {
-  TAPESTRY_INLINE static FloatVector f(FloatVector z) {
-    FloatVector unused;
-    return z * cdf(z, smaller(fill(20), magnitude(z)), &unused);
-  }
-  TAPESTRY_INLINE static FloatVector derivative(FloatVector z) {
-    FloatVector gaussian;
-    const FloatVector a = smaller(fill(20), magnitude(z));
-    const FloatVector c = with_sign_of(z, a);
-    const FloatVector p = cdf(z, a, &gaussian);
-    return multiply_add(c * fill(0.398942280F), gaussian, p);
-  }
-
- private:
-  TAPESTRY_INLINE static FloatVector cdf(FloatVector z, FloatVector a, FloatVector* gaussian) {
-    const FloatVector tail = Accuracy::normal_tail(a, gaussian);
-    return _mm512_mask_sub_ps(tail, static_cast<__mmask16>(~is_negative(z)), fill(1), tail);
-  }
-};
 
 template <class Accuracy>
 struct WideFunction<Silu, Accuracy> {

@@ -4,8 +4,7 @@
 // they move.
 //
 //   - 2^n is one instruction (scalef), of any n, with gradual underflow;
-//   - a reciprocal is an estimate, and for float32 one step of Newton's: about one unit in the last
-//     place off; for bfloat16 6e-5, where rounding the result is 2e-3;
+//   - a reciprocal is an estimate and one step of Newton's: about one unit in the last place off;
 //   - bfloat16 is never written to a buffer as float32.
 //
 // Results differ from those of the other levels in the last place: exact mode must not come here.
@@ -58,17 +57,8 @@ TAPESTRY_INLINE FloatVector larger(FloatVector limit, FloatVector x) {
 TAPESTRY_INLINE FloatVector smaller(FloatVector limit, FloatVector x) {
   return _mm512_maskz_min_ps(kAllLanes, limit, x);
 }
-TAPESTRY_INLINE FloatVector magnitude(FloatVector x) {
-  return floats_of(
-      _mm512_maskz_and_epi32(kAllLanes, integers_of(x), _mm512_set1_epi32(0x7fffffff)));
-}
 TAPESTRY_INLINE FloatVector negative_magnitude(FloatVector x) {
   return floats_of(_mm512_maskz_or_epi32(kAllLanes, integers_of(x), _mm512_set1_epi32(INT32_MIN)));
-}
-TAPESTRY_INLINE FloatVector with_sign_of(FloatVector sign, FloatVector x) {
-  constexpr int kFirstChooses = 0xca;  // where its bit is set the second's bit, else the third's
-  return floats_of(_mm512_ternarylogic_epi32(_mm512_set1_epi32(INT32_MIN), integers_of(sign),
-                                             integers_of(x), kFirstChooses));
 }
 /// a + b, where a is a product that has to be rounded first.
 TAPESTRY_INLINE FloatVector plus(FloatVector a, FloatVector b) {
@@ -84,7 +74,13 @@ TAPESTRY_INLINE FloatVector scale_by_power(FloatVector p, FloatVector n) {
   return _mm512_maskz_scalef_ps(kAllLanes, p, n);
 }
 
-/// How exactly a function is computed: for results that are stored as float32, or as bfloat16,
+/// 1 / x, x and the result neither denormal nor infinite.
+TAPESTRY_INLINE FloatVector reciprocal(FloatVector x) {
+  const FloatVector t = _mm512_maskz_rcp14_ps(kAllLanes, x);
+  return multiply_add(negated_multiply_add(x, t, fill(1)), t, t);
+}
+
+/// How exactly an exponential is computed: for results that are stored as float32, or as bfloat16,
 /// whose rounding is a thousand times coarser.
 struct ForFloat {
   /// e^r, |r| <= ln(2) / 2.
@@ -108,12 +104,6 @@ struct ForFloat {
     const FloatVector p = exp_of_fraction(r);
     return scale_by_power(p, n);
   }
-
-  /// 1 / x, x and the result neither denormal nor infinite.
-  TAPESTRY_INLINE static FloatVector reciprocal(FloatVector x) {
-    const FloatVector t = _mm512_maskz_rcp14_ps(kAllLanes, x);
-    return multiply_add(negated_multiply_add(x, t, fill(1)), t, t);
-  }
 };
 
 struct ForBFloat16 {
@@ -129,20 +119,6 @@ struct ForBFloat16 {
     const FloatVector p = wide_polynomial(r, 1.0F, 6.931513118e-01F, 2.401644502e-01F,
                                           5.579991311e-02F, 9.017030315e-03F, 1.867130073e-03F);
     return scale_by_power(p, x);
-  }
-
-  /// Within 6.2e-5 relative.
-  TAPESTRY_INLINE static FloatVector reciprocal(FloatVector x) {
-    return _mm512_maskz_rcp14_ps(kAllLanes, x);
-  }
-
-  /// normal_tail() of vector_math.h within 1e-4 relative, for c of at most 20 or NaN.
-  TAPESTRY_INLINE static FloatVector normal_tail(FloatVector c, FloatVector* gaussian) {
-    *gaussian = exp2(c * c * fill(-0.72134752F));
-    const FloatVector t = reciprocal(multiply_add(c, fill(0.25F), fill(1)));
-    const FloatVector q = wide_polynomial(t, 1.017742990e-01F, 7.722347206e-02F, 1.894109814e-01F,
-                                          -1.142604405e-01F, 2.458634851e-01F);
-    return *gaussian * (t * q);
   }
 };
 
@@ -163,7 +139,7 @@ struct Sigmoids {
 template <class Accuracy>
 TAPESTRY_INLINE Sigmoids sigmoids(FloatVector x) {
   const FloatVector e = Accuracy::exp_of_negative(negative_magnitude(x));
-  const FloatVector large = Accuracy::reciprocal(e + fill(1));
+  const FloatVector large = reciprocal(e + fill(1));
   const FloatVector small = e * large;
   const __mmask16 negative = is_negative(x);
   return {_mm512_mask_mov_ps(large, negative, small), _mm512_mask_mov_ps(small, negative, large)};
