@@ -18,7 +18,8 @@ class AttentionForwardUnits {
   int64_t count() const { return planes_ * parts_; }
   /// How many of the first units are so alike that any equal ranges of them are equal shares.
   int64_t even() const { return by_plane_ ? count() : 0; }
-  /// Plane by plane, or where there are fewer of these than threads, those first that see most keys.
+  /// Plane by plane, or where there are fewer of these than threads, those first that see most
+  /// keys.
   AttentionRows operator[](int64_t unit) const;
 
  private:

@@ -313,9 +313,8 @@ class BackwardPart {
         query_rows(call_.q, head, q, dim_, !kSameForm, kSameForm ? q_buffer : left_rows_);
     block.q_stacked = O::stacked(q_rows, dim_, q_buffer);
     block.q_transposed = O::transposed(q_rows, dim_, workspace.take<Item>(operand_size(dim_)));
-    const Operand<Item> dout_rows =
-        query_rows(call_.dout, head, q, value_dim_, !kSameForm,
-                   kSameForm ? dout_buffer : left_rows_);
+    const Operand<Item> dout_rows = query_rows(call_.dout, head, q, value_dim_, !kSameForm,
+                                               kSameForm ? dout_buffer : left_rows_);
     block.dout_stacked = O::stacked(dout_rows, value_dim_, dout_buffer);
     block.dout_transposed =
         O::transposed(dout_rows, value_dim_, workspace.take<Item>(operand_size(value_dim_)));
@@ -382,8 +381,7 @@ class BackwardPart {
     const bool once = count == 1;  // a copy would not be used again
     const T* k = at<T>(call_.k, part_.sample, part_.group, k_begin);
     const T* v = at<T>(call_.v, part_.sample, part_.group, k_begin);
-    const Operand<Item> key_rows =
-        O::rows(k, call_.k.strides.row, k_count, dim_, once, left_rows_);
+    const Operand<Item> key_rows = O::rows(k, call_.k.strides.row, k_count, dim_, once, left_rows_);
     const Operand<Item> value_rows =
         O::rows(v, call_.v.strides.row, k_count, value_dim_, once, right_rows_);
     const Operand<Item> keys_stacked =

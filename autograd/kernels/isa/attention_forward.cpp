@@ -24,9 +24,9 @@ struct QueryBlock {
   C* seen;  // the largest score without a sink; null: nobody asks
 };
 
-/// Turns scores into terms, with max and sum brought up to date; `by_query` gets them as an operand,
-/// times `kept` (null: 1), and may be the scores. `rescale` is what older terms are to be multiplied
-/// by. The term of the maximum is 1 to the bit: one visible key gives its value.
+/// Turns scores into terms, with max and sum brought up to date; `by_query` gets them as an
+/// operand, times `kept` (null: 1), and may be the scores. `rescale` is what older terms are to be
+/// multiplied by. The term of the maximum is 1 to the bit: one visible key gives its value.
 template <class O, class Item, class C>
 [[gnu::noinline]] void online_softmax(const Block& block,
                                       C factor,

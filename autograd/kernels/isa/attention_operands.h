@@ -131,12 +131,8 @@ struct PairOperands {
   /// Items in a row: whole vectors, for the transpose.
   static int64_t row_items(int64_t dim) { return round_up(dim, 32) / 2; }
 
-  [[gnu::noinline]] static Operand<Item> rows(const BFloat16* x,
-                                              int64_t stride,
-                                              int64_t count,
-                                              int64_t dim,
-                                              bool direct,
-                                              Item* buffer) {
+  [[gnu::noinline]] static Operand<Item> rows(
+      const BFloat16* x, int64_t stride, int64_t count, int64_t dim, bool direct, Item* buffer) {
     if (direct && count == kB && dim % 32 == 0 && stride % 2 == 0) {
       return {reinterpret_cast<const Item*>(x), stride / 2};
     }
@@ -195,8 +191,7 @@ struct PairOperands {
   [[gnu::always_inline]] static void put_by_query(
       FloatVector first, FloatVector second, int64_t key, int64_t query, Item* buffer) {
     const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
-    const __m512i pairs =
-        _mm512_maskz_permutexvar_epi16(0xffffffffU, interleaving(0, 16), both);
+    const __m512i pairs = _mm512_maskz_permutexvar_epi16(0xffffffffU, interleaving(0, 16), both);
     _mm512_storeu_si512(buffer + key / 2 * kB + query, pairs);
   }
 
