@@ -11,6 +11,37 @@ namespace tapestry {
 
 namespace {
 
+// The gradients of the parts as the one of x, without a copy: where they lie in one memory as the
+// parts of x do, and nobody records what becomes of them. Else undefined.
+Tensor joined(const TensorList& parts,
+              std::span<const int64_t> sizes,
+              int64_t axis,
+              const Shape& x_shape) {
+  const Strides strides = contiguous_strides(x_shape);
+  const Tensor* base = nullptr;
+  int64_t offset = 0;  // of x in the memory of the parts
+  int64_t start = 0;
+  for (size_t i = 0; i < sizes.size(); start += sizes[i++]) {
+    if (sizes[i] == 0) {
+      continue;
+    }
+    const Tensor& part = parts[i];
+    if (base == nullptr) {
+      base = &part;
+      offset = part.offset() - start * strides[axis];
+    }
+    bool fits = part.storage().get() == base->storage().get() && offset >= 0 &&
+                part.offset() == offset + start * strides[axis];
+    for (int64_t a = 0; a < part.dim() && fits; ++a) {
+      fits = part.size(a) == 1 || part.strides()[a] == strides[a];
+    }
+    if (!fits) {
+      return {};
+    }
+  }
+  return base == nullptr ? Tensor() : alias(*base, x_shape, strides, offset);
+}
+
 struct Split {
   static constexpr OpName name = "split";
   std::vector<int64_t> sizes;
@@ -41,6 +72,11 @@ struct Split {
         // One element of memory, whatever the part's size.
         parts[i] = alias(zeros({}, dtype), shape, Shape::filled(shape.size(), 0), 0);
       }
+    }
+    const Tensor whole =
+        grad_enabled() || x_shape.numel() == 0 ? Tensor() : joined(parts, sizes, axis, x_shape);
+    if (whole.defined()) {
+      return whole;
     }
     return parts.empty() ? zeros(x_shape, dtype) : cat(parts, axis);
   }

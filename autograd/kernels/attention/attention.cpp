@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "autograd/kernels/attention/attention_units.h"
 #include "autograd/kernels/attention/one_order_attention.h"
@@ -116,15 +117,32 @@ void subtract_sink_terms(const AttentionBackward& call) {
   });
 }
 
-/// Calls body(unit, scratch) for units 0 .. n-1, each by the thread that is free: they differ much
-/// in work, and no result depends on who does which.
+/// Calls body(unit, scratch) for units 0 .. n-1; no result depends on who does which. Of the first
+/// `even` of them, which are alike, each thread begins with a range of its own: it finds in its
+/// cache the rows that it has written in the op before, and no row of a sample travels back and
+/// forth. Whoever is done helps the others, and the units behind go to whoever is free.
 template <class Body>
-void for_units(int64_t n, int64_t scratch_bytes, const Body& body) {
-  std::atomic<int64_t> next{0};
-  parallel_for(std::min<int64_t>(n, num_threads()), 1, [&](int64_t /*begin*/, int64_t /*end*/) {
+void for_units(int64_t even, int64_t n, int64_t scratch_bytes, const Body& body) {
+  struct alignas(64) Range {
+    std::atomic<int64_t> next;
+    int64_t end;
+  };
+  const int64_t team = std::max<int64_t>(std::min<int64_t>(n, num_threads()), 1);
+  std::vector<Range> ranges(static_cast<size_t>(team) + 1);
+  for (int64_t part = 0; part < team; ++part) {
+    Range& range = ranges[static_cast<size_t>(part)];
+    range.next = even * part / team;
+    range.end = even * (part + 1) / team;
+  }
+  ranges.back().next = even;
+  ranges.back().end = n;
+  parallel_for(team, 1, [&](int64_t part, int64_t /*end*/) {
     const Scratch scratch(scratch_bytes);
-    for (int64_t unit = next++; unit < n; unit = next++) {
-      body(unit, scratch.get());
+    for (int64_t step = 0; step <= team; ++step) {
+      Range& range = ranges[static_cast<size_t>(step < team ? (part + step) % team : team)];
+      for (int64_t unit = range.next++; unit < range.end; unit = range.next++) {
+        body(unit, scratch.get());
+      }
     }
   });
 }
@@ -149,7 +167,7 @@ void attention(const AttentionForward& wanted) {
   const bool measures = call.max_scores != nullptr;
   const Scratch found(measures ? units.count() * size_of(kFloat32) : 0);
   auto* maxima = static_cast<float*>(found.get());
-  for_units(units.count(), bytes, [&](int64_t unit, void* scratch) {
+  for_units(units.even(), units.count(), bytes, [&](int64_t unit, void* scratch) {
     AttentionRows rows = units[unit];
     rows.max_score = measures ? maxima + unit : nullptr;
     run(call, rows, scratch);
@@ -184,7 +202,7 @@ void attention_backward(const AttentionBackward& wanted) {
   const int64_t sums = by_leaves ? attention_leaf_sets(call.leaves, shape.q_len).sums() : 1;
   const int64_t bytes = attention_backward_scratch(shape, units.most_keys(), sums) *
                         size_of(compute_dtype(call.dtype));
-  for_units(units.count(), bytes,
+  for_units(units.even(), units.count(), bytes,
             [&](int64_t unit, void* scratch) { run(call, units[unit], scratch); });
   if (call.sinks != nullptr && call.dtype == kFloat64) {
     subtract_sink_terms<double>(call);

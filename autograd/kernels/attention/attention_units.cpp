@@ -26,11 +26,13 @@ AttentionForwardUnits::AttentionForwardUnits(const AttentionShape& shape, int64_
       q_len_(shape.q_len),
       planes_(shape.batch * shape.heads),
       rows_(rows_of_part(planes_, shape.q_len, kUnitsPerThread * team)),
-      parts_(ceil_div(shape.q_len, rows_)) {}
+      parts_(ceil_div(shape.q_len, rows_)),
+      by_plane_(planes_ >= team) {}
 
 AttentionRows AttentionForwardUnits::operator[](int64_t unit) const {
-  const int64_t plane = unit % planes_;
-  const int64_t begin = (parts_ - 1 - unit / planes_) * rows_;
+  const int64_t plane = by_plane_ ? unit / parts_ : unit % planes_;
+  const int64_t later = by_plane_ ? unit % parts_ : unit / planes_;  // parts that come before it
+  const int64_t begin = (parts_ - 1 - later) * rows_;
   return {.sample = plane / heads_,
           .head = plane % heads_,
           .q_begin = begin,

@@ -16,7 +16,11 @@ class AttentionForwardUnits {
   AttentionForwardUnits(const AttentionShape& shape, int64_t team);
 
   int64_t count() const { return planes_ * parts_; }
-  AttentionRows operator[](int64_t unit) const;  // those that see most keys first
+  /// How many of the first units are so alike that any equal ranges of them are equal shares.
+  int64_t even() const { return by_plane_ ? count() : 0; }
+  /// Plane by plane, or where there are fewer of these than threads, those first that see most
+  /// keys.
+  AttentionRows operator[](int64_t unit) const;
 
  private:
   int64_t heads_;
@@ -24,6 +28,7 @@ class AttentionForwardUnits {
   int64_t planes_;
   int64_t rows_;
   int64_t parts_;
+  bool by_plane_;
 };
 
 /// The backward pass. A unit is a plane, the query heads of a group with its keys, as long as that
@@ -44,6 +49,8 @@ class AttentionBackwardUnits {
     return segments_.empty() ? whole_ + split_ * k_parts_ + split_ * heads_ * q_parts_
                              : static_cast<int64_t>(segments_.size());
   }
+  /// As that of AttentionForwardUnits.
+  int64_t even() const { return segments_.empty() ? whole_ : 0; }
   AttentionPart operator[](int64_t unit) const;  // the largest first
   /// The most keys whose dk and dv a unit sums.
   int64_t most_keys() const;

@@ -28,35 +28,65 @@ struct QueryBlock {
   C* dq;  // [kB, padded]
 };
 
-/// scores -> probabilities p times `factors` (null: 1), dscores -> p (dscores
-/// factors - delta).
+/// The scores of a block, or what becomes of them, and of their gradients.
 template <class Item, class C>
+struct Scores {
+  C* p;
+  C* ds;
+  const C* factors;      // of dropout; null: 1
+  const C* derivatives;  // of the cap; null: 1
+  // As operands, which may be p and ds.
+  Item* p_by_key;
+  Item* ds_by_key;
+  Item* ds_by_query;
+};
+
+/// Turns scores into probabilities p times the factors, and ds into p (ds factors - delta) times
+/// the derivatives, both as operands.
+template <class O, class Item, class C>
 [[gnu::noinline]] void softmax_backward(const Block& block,
                                         C factor,
-                                        const C* factors,
                                         const QueryBlock<Item, C>& q,
-                                        C* scores,
-                                        C* dscores) {
+                                        const Scores<Item, C>& scores) {
   constexpr int64_t kL = kLanes<C>;
+  constexpr int64_t kN = O::kNeighbours;
   using V = vector_t<C>;
   const V exponent = broadcast(factor);
-  for (int64_t i = 0; i < block.columns; i += kL) {
-    const Span keys = block.keys_of(i);
-    const V shift = -load(q.shift + i);
-    const V delta = load(q.delta + i);
-    for (int64_t j = keys.begin; j < keys.end; j += 4) {
-#pragma GCC unroll 4
-      for (int64_t r = 0; r < 4; ++r) {
-        const int64_t at = (j + r) * kB + i;
-        const V p = exp2(multiply_add(load(scores + at), exponent, shift));
-        if (factors != nullptr) {
-          const V kept = load(factors + at);
-          store(dscores + at, p * multiply_add(load(dscores + at), kept, -delta));
-          store(scores + at, p * kept);
-        } else {
-          store(dscores + at, p * (load(dscores + at) - delta));
-          store(scores + at, p);
+  for (int64_t i = 0; i < block.columns; i += kN * kL) {
+    // Of neighbouring units that differ in keys, what is made of scores that are not there is not
+    // read.
+    const Span keys = {block.keys_of(i).begin, block.keys_of(i + (kN - 1) * kL).end};
+    V shift[kN];
+    V delta[kN];
+    for (int64_t v = 0; v < kN; ++v) {
+      shift[v] = -load(q.shift + i + v * kL);
+      delta[v] = load(q.delta + i + v * kL);
+    }
+    for (int64_t j = keys.begin; j < keys.end; j += 2) {
+      V ds[2][kN];
+#pragma GCC unroll 2
+      for (int64_t r = 0; r < 2; ++r) {
+        V p[kN];
+#pragma GCC unroll 2
+        for (int64_t v = 0; v < kN; ++v) {
+          const int64_t at = (j + r) * kB + i + v * kL;
+          p[v] = exp2(multiply_add(load(scores.p + at), exponent, shift[v]));
+          if (scores.factors != nullptr) {
+            const V kept = load(scores.factors + at);
+            ds[r][v] = p[v] * multiply_add(load(scores.ds + at), kept, -delta[v]);
+            p[v] = p[v] * kept;
+          } else {
+            ds[r][v] = p[v] * (load(scores.ds + at) - delta[v]);
+          }
+          if (scores.derivatives != nullptr) {
+            ds[r][v] = ds[r][v] * load(scores.derivatives + at);
+          }
         }
+        O::put_by_key(p, j + r, i, scores.p_by_key);
+        O::put_by_key(ds[r], j + r, i, scores.ds_by_key);
+      }
+      for (int64_t v = 0; v < kN && !O::kSameForm; ++v) {
+        O::put_by_query(ds[0][v], ds[1][v], j, i + v * kL, scores.ds_by_query);
       }
     }
   }
@@ -83,9 +113,15 @@ class BackwardPart {
     scores_ = workspace_.take<C>(kB * kB);
     dscores_ = workspace_.take<C>(kB * kB);
     factors_ = workspace_.take<C>(kB * kB);
-    p_by_key_ = workspace_.take<Item>(kB * kB);
-    ds_by_key_ = workspace_.take<Item>(kB * kB);
-    ds_by_query_ = workspace_.take<Item>(kB * kB);
+    if constexpr (kSame<Item, C>) {
+      p_by_key_ = scores_;
+      ds_by_key_ = dscores_;
+      ds_by_query_ = dscores_;
+    } else {
+      p_by_key_ = workspace_.take<Item>(kB * kB / O::kPerItem);
+      ds_by_key_ = workspace_.take<Item>(kB * kB / O::kPerItem);
+      ds_by_query_ = workspace_.take<Item>(kB * kB / O::kPerItem);
+    }
     if (part.want_dkv) {
       const int64_t keys = round_up(part.k_end - part.k_begin, kB);
       const int64_t count = call.leaves.count > 0 ? sets_.sums() : 1;
@@ -250,9 +286,13 @@ class BackwardPart {
     count_ = 0;
   }
 
-  Operand<Item> query_rows(
-      const AttentionInput& x, int64_t head, const Queries& q, int64_t dim, Item* buffer) {
-    return O::rows(at<T>(x, part_.sample, head, q.begin), x.strides.row, q.count, dim, false,
+  Operand<Item> query_rows(const AttentionInput& x,
+                           int64_t head,
+                           const Queries& q,
+                           int64_t dim,
+                           bool direct,
+                           Item* buffer) {
+    return O::rows(at<T>(x, part_.sample, head, q.begin), x.strides.row, q.count, dim, direct,
                    buffer);
   }
 
@@ -268,13 +308,13 @@ class BackwardPart {
     // stacked ones unused.
     Item* q_buffer = workspace.take<Item>(operand_size(dim_));
     Item* dout_buffer = workspace.take<Item>(operand_size(value_dim_));
-    constexpr bool kSameForm = O::kPerItem == 1;
+    constexpr bool kSameForm = O::kSameForm;
     const Operand<Item> q_rows =
-        query_rows(call_.q, head, q, dim_, kSameForm ? q_buffer : left_rows_);
+        query_rows(call_.q, head, q, dim_, !kSameForm, kSameForm ? q_buffer : left_rows_);
     block.q_stacked = O::stacked(q_rows, dim_, q_buffer);
     block.q_transposed = O::transposed(q_rows, dim_, workspace.take<Item>(operand_size(dim_)));
-    const Operand<Item> dout_rows =
-        query_rows(call_.dout, head, q, value_dim_, kSameForm ? dout_buffer : left_rows_);
+    const Operand<Item> dout_rows = query_rows(call_.dout, head, q, value_dim_, !kSameForm,
+                                               kSameForm ? dout_buffer : left_rows_);
     block.dout_stacked = O::stacked(dout_rows, value_dim_, dout_buffer);
     block.dout_transposed =
         O::transposed(dout_rows, value_dim_, workspace.take<Item>(operand_size(value_dim_)));
@@ -303,7 +343,7 @@ class BackwardPart {
       const bool hidden = i < q.count && lse[i] == -static_cast<C>(__builtin_inf());
       block.shift[i] = i >= q.count ? C(0) : hidden ? -lse[i] : lse[i] * static_cast<C>(kLog2E);
     }
-    const Operand<Item> rows = query_rows(call_.out, block.head, q, value_dim_, left_rows_);
+    const Operand<Item> rows = query_rows(call_.out, block.head, q, value_dim_, true, left_rows_);
     const Operand<Item> out = O::transposed(rows, value_dim_, right_rows_);
     using P = Product<Item>;
     const int64_t items = (value_dim_ + O::kPerItem - 1) / O::kPerItem;
@@ -324,7 +364,7 @@ class BackwardPart {
     }
   }
 
-  /// A block of keys and values meets the queries that see it.
+  /// A block of keys and values meets the queries that see it. Meanwhile the next one is fetched.
   void visit(int64_t k_begin, int64_t count) {
     const int64_t k_count = smaller(kB, part_.k_end - k_begin);
     bool met = false;
@@ -339,63 +379,69 @@ class BackwardPart {
       return;
     }
     const bool once = count == 1;  // a copy would not be used again
-    const Operand<Item> key_rows = O::rows(at<T>(call_.k, part_.sample, part_.group, k_begin),
-                                           call_.k.strides.row, k_count, dim_, once, left_rows_);
+    const T* k = at<T>(call_.k, part_.sample, part_.group, k_begin);
+    const T* v = at<T>(call_.v, part_.sample, part_.group, k_begin);
+    const Operand<Item> key_rows = O::rows(k, call_.k.strides.row, k_count, dim_, once, left_rows_);
     const Operand<Item> value_rows =
-        O::rows(at<T>(call_.v, part_.sample, part_.group, k_begin), call_.v.strides.row, k_count,
-                value_dim_, once, right_rows_);
+        O::rows(v, call_.v.strides.row, k_count, value_dim_, once, right_rows_);
     const Operand<Item> keys_stacked =
         part_.want_dq ? O::stacked(key_rows, dim_, k_stacked_) : Operand<Item>{};
+    const int64_t rest = larger(smaller(kB, all_.end - k_begin - kB), 0);
+    RowFetch<T> next_keys{k + kB * call_.k.strides.row, call_.k.strides.row, rest, dim_};
+    RowFetch<T> next_values{v + kB * call_.v.strides.row, call_.v.strides.row, rest, value_dim_};
     for (int64_t n = 0; n < count; ++n) {
       if (meets[n]) {
-        add(blocks_[n], k_begin, k_count, key_rows, value_rows, keys_stacked);
+        const Block block = block_of(s_, blocks_[n].starts, blocks_[n].queries, k_begin, k_count);
+        make_scores(blocks_[n], block, key_rows, next_keys, value_rows, next_values);
+        add(blocks_[n], block, keys_stacked);
       }
     }
   }
 
-  void add(const QueryBlock<Item, C>& q,
-           int64_t k_begin,
-           int64_t k_count,
-           Operand<Item> key_rows,
-           Operand<Item> value_rows,
-           Operand<Item> keys_stacked) {
-    const Block block = block_of(s_, q.starts, q.queries, k_begin, k_count);
+  void make_scores(const QueryBlock<Item, C>& q,
+                   const Block& block,
+                   Operand<Item> key_rows,
+                   RowFetch<T>& next_keys,
+                   Operand<Item> value_rows,
+                   RowFetch<T>& next_values) {
     const int64_t items = (dim_ + O::kPerItem - 1) / O::kPerItem;
     const int64_t value_items = (value_dim_ + O::kPerItem - 1) / O::kPerItem;
-    score_product(block, items, key_rows, q.q_transposed, scores_);
+    score_product(block, items, key_rows, q.q_transposed, next_keys, scores_);
     if (s_.score_cap > 0) {
       cap_scores(s_, block, scores_, derivatives_);
     }
     apply_sign(exponents_, block, scores_);
     add_bias(exponents_.scale, call_.slopes, q.head, q.queries, block, scores_);
     hide_scores(call_.mask, part_.sample, q.head, q.queries, block, scores_);
-    score_product(block, value_items, value_rows, q.dout_transposed, dscores_);
+    score_product(block, value_items, value_rows, q.dout_transposed, next_values, dscores_);
     const bool drops = s_.dropout_p > 0;
     if (drops) {
-      for (int64_t i = 0; i < kB * kB; ++i) {
-        factors_[i] = 0;
-      }
       dropout_factors(s_, part_.sample, q.head, q.queries, block, factors_);
     }
-    softmax_backward(block, static_cast<C>(exponents_.factor), drops ? factors_ : nullptr, q,
-                     scores_, dscores_);
-    if (s_.score_cap > 0) {
-      multiply_derivatives(block, derivatives_, dscores_);
-    }
+    softmax_backward<O>(block, static_cast<C>(exponents_.factor), q,
+                        Scores<Item, C>{.p = scores_,
+                                        .ds = dscores_,
+                                        .factors = drops ? factors_ : nullptr,
+                                        .derivatives = derivatives_,
+                                        .p_by_key = p_by_key_,
+                                        .ds_by_key = ds_by_key_,
+                                        .ds_by_query = ds_by_query_});
+  }
+
+  void add(const QueryBlock<Item, C>& q, const Block& block, Operand<Item> keys_stacked) {
     if (part_.want_dkv) {
       add_to_keys(q, block);
     }
     if (part_.want_dq) {
-      sum_over_keys<O::kPerItem>(block, q.queries.count, padded_,
-                                 O::by_query(dscores_, block.k_rows, ds_by_query_), keys_stacked,
+      sum_over_keys<O::kPerItem>(block, q.queries.count, padded_, {ds_by_query_, kB}, keys_stacked,
                                  q.dq);
     }
   }
 
   void add_to_keys(const QueryBlock<Item, C>& q, const Block& block) {
     const int64_t first = block.k_begin - part_.k_begin;
-    const Operand<Item> p = O::by_key(scores_, block.k_rows, p_by_key_);
-    const Operand<Item> ds = O::by_key(dscores_, block.k_rows, ds_by_key_);
+    const Operand<Item> p = {p_by_key_, kB / O::kPerItem};
+    const Operand<Item> ds = {ds_by_key_, kB / O::kPerItem};
     const auto add = [&](int64_t begin, int64_t end, const KeySums& sums) {
       sum_over_queries<O::kPerItem>(block, begin, end, value_padded_, p, q.dout_stacked,
                                     sums.dv + first * value_padded_);
@@ -420,14 +466,8 @@ class BackwardPart {
 
   [[gnu::noinline]] void store_rows(
       int64_t rows, C factor, int64_t dim, C* in, T* out, int64_t stride) const {
-    const int64_t padded = attention_padded(dim);
     for (int64_t i = 0; i < rows; ++i) {
-      C* row = in + i * padded;
-      TAPESTRY_VECTOR_LOOP
-      for (int64_t d = 0; d < padded; ++d) {
-        row[d] *= factor;
-      }
-      store_row(dim, row, out + i * stride);
+      O::store_scaled(dim, factor, in + i * attention_padded(dim), out + i * stride);
     }
   }
 

@@ -131,12 +131,19 @@ struct Block {
   return block;
 }
 
-/// scores [keys, queries] = left right, where it matters; k items.
-template <class Item, class C>
-[[gnu::noinline]] void score_product(
-    const Block& block, int64_t k, Operand<Item> left, Operand<Item> right, C* scores) {
+/// scores [keys, queries] = left right, where it matters; k items. Between tiles a row is fetched.
+template <class Item, class C, class T>
+[[gnu::noinline]] void score_product(const Block& block,
+                                     int64_t k,
+                                     Operand<Item> left,
+                                     Operand<Item> right,
+                                     RowFetch<T>& fetch,
+                                     C* scores) {
   multiply_where(block.k_rows, block.columns, k, left, right, scores, kB,
-                 [&block](int64_t tile, int64_t column) { return block.touches(tile, column); });
+                 [&block, &fetch](int64_t tile, int64_t column) {
+                   fetch.go_on();
+                   return block.touches(tile, column);
+                 });
 }
 
 /// Rounds a span of rows outwards to items of kPerItem rows.
@@ -320,19 +327,6 @@ template <class C>
   }
 }
 
-/// dscores *= derivatives, where scores are visible.
-template <class C>
-[[gnu::noinline]] void multiply_derivatives(const Block& block, const C* derivatives, C* dscores) {
-  for (int64_t column = 0; column < block.columns; column += kColumns) {
-    const Span keys = block.keys_of(column);
-    for (int64_t j = keys.begin; j < keys.end; ++j) {
-      for (int64_t i = j * kB + column; i < j * kB + column + kColumns; i += kLanes<C>) {
-        store(dscores + i, load(dscores + i) * load(derivatives + i));
-      }
-    }
-  }
-}
-
 /// Adds the bias of a head to scores that are yet to be multiplied by `scale`.
 template <class C>
 [[gnu::noinline]] void add_bias(double scale,
@@ -355,7 +349,7 @@ template <class C>
   }
 }
 
-/// factors [keys, queries] = 0 or 1 / (1 - p).
+/// factors [keys, queries] = 0 or 1 / (1 - p), and 0 beyond the keys and queries that are there.
 template <class C>
 [[gnu::noinline]] void dropout_factors(const AttentionShape& s,
                                        int64_t sample,
@@ -369,6 +363,9 @@ template <class C>
   const uint64_t stream = own_stream ? s.sample_streams[sample] : s.rng_stream;
   const int64_t plane =
       (own_stream ? 0 : s.sample_offset + sample) * s.total_heads + s.head_offset + head;
+  for (int64_t i = 0; i < kB * kB; ++i) {
+    factors[i] = 0;
+  }
   uint32_t words[kB + 8];
   for (int64_t i = 0; i < q.count; ++i) {
     const int64_t row = plane * s.total_rows + q.position + i;

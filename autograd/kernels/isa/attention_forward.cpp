@@ -24,12 +24,17 @@ struct QueryBlock {
   C* seen;  // the largest score without a sink; null: nobody asks
 };
 
-/// scores -> terms, with max and sum brought up to date. `rescale` is what
-/// older terms are to be multiplied by. The term of the maximum is 1 to the
-/// bit: one visible key gives its value.
-template <class Item, class C>
-[[gnu::noinline]] void online_softmax(
-    const Block& block, C factor, C* scores, const QueryBlock<Item, C>& q, C* rescale) {
+/// Turns scores into terms, with max and sum brought up to date; `by_query` gets them as an
+/// operand, times `kept` (null: 1), and may be the scores. `rescale` is what older terms are to be
+/// multiplied by. The term of the maximum is 1 to the bit: one visible key gives its value.
+template <class O, class Item, class C>
+[[gnu::noinline]] void online_softmax(const Block& block,
+                                      C factor,
+                                      const C* scores,
+                                      const C* kept,
+                                      const QueryBlock<Item, C>& q,
+                                      Item* by_query,
+                                      C* rescale) {
   constexpr int64_t kL = kLanes<C>;
   using V = vector_t<C>;
   const V factors = broadcast(factor);
@@ -54,12 +59,18 @@ template <class Item, class C>
     const V older = exp2((before - max) * factors);
     V partial[2] = {};
     for (int64_t j = keys.begin; j < keys.end; j += 4) {
-#pragma GCC unroll 4
-      for (int64_t r = 0; r < 4; ++r) {
-        C* x = scores + (j + r) * kB + i;
-        const V term = exp2((load(x) - max) * factors);
-        store(x, term);
-        partial[r % 2] += term;
+#pragma GCC unroll 2
+      for (int64_t r = 0; r < 4; r += 2) {
+        const int64_t at = (j + r) * kB + i;
+        V first = exp2((load(scores + at) - max) * factors);
+        V second = exp2((load(scores + at + kB) - max) * factors);
+        partial[0] += first;
+        partial[1] += second;
+        if (kept != nullptr) {
+          first = first * load(kept + at);
+          second = second * load(kept + at + kB);
+        }
+        O::put_by_query(first, second, j + r, i, by_query);
       }
     }
     store(q.max + i, max);
@@ -94,7 +105,11 @@ class ForwardRows {
     v_stacked_ = workspace.take<Item>(kB * round_up(value_dim_, 32));
     scores_ = workspace.take<C>(kB * kB);
     factors_ = workspace.take<C>(kB * kB);
-    packed_ = workspace.take<Item>(kB * kB);
+    if constexpr (kSame<Item, C>) {
+      terms_ = scores_;
+    } else {
+      terms_ = workspace.take<Item>(kB * kB / O::kPerItem);
+    }
     rescale_ = workspace.take<C>(kB);
     for (int64_t begin = rows.q_begin; begin < rows.q_end; begin += kB) {
       start(workspace, queries_from(begin, s_.q_len, s_.q_offset));
@@ -107,7 +122,7 @@ class ForwardRows {
       keys = {smaller(keys.begin, blocks_[n].keys.begin), larger(keys.end, blocks_[n].keys.end)};
     }
     for (int64_t k_begin = round_down(keys.begin, kB); k_begin < keys.end; k_begin += kB) {
-      visit(k_begin);
+      visit(k_begin, keys.end);
     }
     for (int64_t n = 0; n < count_; ++n) {
       finish(blocks_[n]);
@@ -156,7 +171,7 @@ class ForwardRows {
   }
 
   /// A block of keys and values meets the queries that see it.
-  void visit(int64_t k_begin) {
+  void visit(int64_t k_begin, int64_t k_end) {
     const int64_t k_count = smaller(kB, s_.kv_len - k_begin);
     bool met = false;
     bool meets[kAttentionBlocks] = {};
@@ -174,12 +189,16 @@ class ForwardRows {
     const T* v = at<T>(call_.v, rows_.sample, group, k_begin);
     const bool once = count_ == 1;  // a copy would not be used again
     const Operand<Item> key_rows = O::rows(k, call_.k.strides.row, k_count, dim_, once, k_buffer_);
-    const Operand<Item> values =
-        O::stacked(O::rows(v, call_.v.strides.row, k_count, value_dim_, once, v_buffer_),
-                   value_dim_, v_stacked_);
+    const Operand<Item> values = O::stacked(
+        O::rows(v, call_.v.strides.row, k_count, value_dim_, once || !O::kSameForm, v_buffer_),
+        value_dim_, v_stacked_);
+    const int64_t rest = larger(smaller(kB, k_end - k_begin - kB), 0);
+    RowFetch<T> next_keys{k + kB * call_.k.strides.row, call_.k.strides.row, rest, dim_};
+    RowFetch<T> next_values{v + kB * call_.v.strides.row, call_.v.strides.row, rest, value_dim_};
     for (int64_t n = 0; n < count_; ++n) {
       if (meets[n]) {
-        add(blocks_[n], k_begin, k_count, key_rows, values);
+        RowFetch<T>& fetch = next_keys.rows > 0 ? next_keys : next_values;
+        add(blocks_[n], k_begin, k_count, key_rows, values, fetch);
       }
     }
   }
@@ -188,28 +207,25 @@ class ForwardRows {
            int64_t k_begin,
            int64_t k_count,
            Operand<Item> key_rows,
-           Operand<Item> values) {
+           Operand<Item> values,
+           RowFetch<T>& fetch) {
     const Block block = block_of(s_, q.starts, q.queries, k_begin, k_count);
-    score_product(block, (dim_ + O::kPerItem - 1) / O::kPerItem, key_rows, q.q_transposed, scores_);
+    score_product(block, (dim_ + O::kPerItem - 1) / O::kPerItem, key_rows, q.q_transposed, fetch,
+                  scores_);
     if (s_.score_cap > 0) {
       cap_scores<C>(s_, block, scores_, nullptr);
     }
     apply_sign(exponents_, block, scores_);
     add_bias(exponents_.scale, call_.slopes, rows_.head, q.queries, block, scores_);
     hide_scores(call_.mask, rows_.sample, rows_.head, q.queries, block, scores_);
-    online_softmax(block, static_cast<C>(exponents_.factor), scores_, q, rescale_);
-    if (s_.dropout_p > 0) {
+    const bool drops = s_.dropout_p > 0;
+    if (drops) {
       dropout_factors(s_, rows_.sample, rows_.head, q.queries, block, factors_);
-      for (int64_t j = 0; j < block.k_count; ++j) {
-        TAPESTRY_VECTOR_LOOP
-        for (int64_t i = 0; i < q.queries.count; ++i) {
-          scores_[j * kB + i] *= factors_[j * kB + i];
-        }
-      }
     }
+    online_softmax<O>(block, static_cast<C>(exponents_.factor), scores_, drops ? factors_ : nullptr,
+                      q, terms_, rescale_);
     rescale_rows(q.queries.count, padded_, rescale_, q.sums);
-    sum_over_keys<O::kPerItem>(block, q.queries.count, padded_,
-                               O::by_query(scores_, block.k_rows, packed_), values, q.sums);
+    sum_over_keys<O::kPerItem>(block, q.queries.count, padded_, {terms_, kB}, values, q.sums);
   }
 
   void finish(const QueryBlock<Item, C>& q) {
@@ -226,12 +242,8 @@ class ForwardRows {
     }
     for (int64_t i = 0; i < q.queries.count; ++i) {
       lse[i] = row_lse[i];
-      C* row = q.sums + i * padded_;
-      TAPESTRY_VECTOR_LOOP
-      for (int64_t d = 0; d < padded_; ++d) {
-        row[d] *= rescale_[i];
-      }
-      store_row(value_dim_, row, out + i * call_.out.strides.row);
+      O::store_scaled(value_dim_, rescale_[i], q.sums + i * padded_,
+                      out + i * call_.out.strides.row);
     }
   }
 
@@ -258,7 +270,7 @@ class ForwardRows {
   Item* v_stacked_;
   C* scores_;
   C* factors_;
-  Item* packed_;
+  Item* terms_;  // by query
   C* rescale_;
   QueryBlock<Item, C> blocks_[kAttentionBlocks] = {};
   int64_t count_ = 0;

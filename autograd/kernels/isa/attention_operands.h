@@ -23,6 +23,27 @@ namespace {
 
 constexpr int64_t kB = kAttentionBlock;
 
+/// Rows that are needed soon: each call of go_on() fetches one into the second-level cache. Rows
+/// lie far apart, so that the processor does not foresee them.
+template <class T>
+struct RowFetch {
+  const T* next = nullptr;
+  int64_t stride = 0;
+  int64_t rows = 0;
+  int64_t dim = 0;
+
+  [[gnu::always_inline]] void go_on() {
+    if (rows > 0) {
+      constexpr auto kPerLine = static_cast<int64_t>(64 / sizeof(T));
+      for (int64_t d = 0; d < dim; d += kPerLine) {
+        __builtin_prefetch(next + d, 0, 2);
+      }
+      next += stride;
+      --rows;
+    }
+  }
+};
+
 [[gnu::always_inline]] inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 [[gnu::always_inline]] inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 [[gnu::always_inline]] inline int64_t round_down(int64_t n, int64_t unit) {
@@ -37,6 +58,7 @@ struct WideOperands {
   using C = compute_t<T>;
   using Item = C;
   static constexpr int64_t kPerItem = 1;
+  static constexpr bool kSameForm = true;  // of rows and stacked
 
   /// `count` rows of `dim` elements: as they lie if they are of the compute type, `direct`, and
   /// fill whole tiles and vectors; else copied, with zeros up to kB rows and whole vectors.
@@ -67,11 +89,35 @@ struct WideOperands {
     transpose(kB, attention_padded(dim), rows.data, rows.ld, buffer, kB);
     return {buffer, kB};
   }
-  static Operand<Item> by_key(const C* scores, int64_t /*keys*/, Item* /*buffer*/) {
-    return {scores, kB};
+  /// Puts neighbours in a row of scores, from [key, query] on, into the operand by_key.
+  static constexpr int64_t kNeighbours = 1;
+  [[gnu::always_inline]] static void put_by_key(const vector_t<C> (&x)[kNeighbours],
+                                                int64_t key,
+                                                int64_t query,
+                                                Item* buffer) {
+    store(buffer + key * kB + query, x[0]);
   }
-  static Operand<Item> by_query(const C* scores, int64_t /*keys*/, Item* /*buffer*/) {
-    return {scores, kB};
+  /// Puts those of two rows into the operand by_query.
+  [[gnu::always_inline]] static void put_by_query(
+      vector_t<C> first, vector_t<C> second, int64_t key, int64_t query, Item* buffer) {
+    store(buffer + key * kB + query, first);
+    store(buffer + (key + 1) * kB + query, second);
+  }
+
+  /// out = x factor; x may change.
+  [[gnu::always_inline]] static void store_scaled(int64_t dim, C factor, C* x, T* out) {
+    if constexpr (kSame<T, C>) {
+      TAPESTRY_VECTOR_LOOP
+      for (int64_t d = 0; d < dim; ++d) {
+        out[d] = x[d] * factor;
+      }
+    } else {
+      TAPESTRY_VECTOR_LOOP
+      for (int64_t d = 0; d < dim; ++d) {
+        x[d] *= factor;
+      }
+      store_row(dim, x, out);
+    }
   }
 };
 
@@ -80,16 +126,16 @@ struct PairOperands {
   using C = float;
   using Item = Pair;
   static constexpr int64_t kPerItem = 2;
+  static constexpr bool kSameForm = false;
 
   /// Items in a row: whole vectors, for the transpose.
   static int64_t row_items(int64_t dim) { return round_up(dim, 32) / 2; }
 
-  [[gnu::noinline]] static Operand<Item> rows(const BFloat16* x,
-                                              int64_t stride,
-                                              int64_t count,
-                                              int64_t dim,
-                                              bool /*direct*/,
-                                              Item* buffer) {
+  [[gnu::noinline]] static Operand<Item> rows(
+      const BFloat16* x, int64_t stride, int64_t count, int64_t dim, bool direct, Item* buffer) {
+    if (direct && count == kB && dim % 32 == 0 && stride % 2 == 0) {
+      return {reinterpret_cast<const Item*>(x), stride / 2};
+    }
     const int64_t items = row_items(dim);
     const int64_t whole = round_down(dim, 32);
     const __mmask32 rest = (1U << static_cast<uint32_t>(dim - whole)) - 1;
@@ -134,28 +180,33 @@ struct PairOperands {
               reinterpret_cast<float*>(buffer), kB);
     return {buffer, kB};
   }
-  static Operand<Item> by_key(const C* scores, int64_t keys, Item* buffer) {
-    for (int64_t j = 0; j < keys; ++j) {
-      for (int64_t i = 0; i < kB; i += 32) {
-        const __m512bh both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(scores + j * kB + i + 16),
-                                                  _mm512_loadu_ps(scores + j * kB + i));
-        _mm512_storeu_si512(buffer + (j * kB + i) / 2, reinterpret_cast<__m512i>(both));
-      }
-    }
-    return {buffer, kB / 2};
+  static constexpr int64_t kNeighbours = 2;
+  [[gnu::always_inline]] static void put_by_key(const FloatVector (&x)[kNeighbours],
+                                                int64_t key,
+                                                int64_t query,
+                                                Item* buffer) {
+    const __m512bh both = _mm512_cvtne2ps_pbh(x[1], x[0]);
+    _mm512_storeu_si512(buffer + (key * kB + query) / 2, reinterpret_cast<__m512i>(both));
   }
-  static Operand<Item> by_query(const C* scores, int64_t keys, Item* buffer) {
-    const __m512i halves = interleaving(0, 16);
-    for (int64_t j = 0; j < keys; j += 2) {
-      for (int64_t i = 0; i < kB; i += 16) {
-        const __m512bh both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(scores + (j + 1) * kB + i),
-                                                  _mm512_loadu_ps(scores + j * kB + i));
-        const __m512i pairs =
-            _mm512_maskz_permutexvar_epi16(0xffffffffU, halves, reinterpret_cast<__m512i>(both));
-        _mm512_storeu_si512(buffer + j / 2 * kB + i, pairs);
+  [[gnu::always_inline]] static void put_by_query(
+      FloatVector first, FloatVector second, int64_t key, int64_t query, Item* buffer) {
+    const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
+    const __m512i pairs = _mm512_maskz_permutexvar_epi16(0xffffffffU, interleaving(0, 16), both);
+    _mm512_storeu_si512(buffer + key / 2 * kB + query, pairs);
+  }
+
+  [[gnu::always_inline]] static void store_scaled(int64_t dim, C factor, C* x, BFloat16* out) {
+    const __m512 factors = _mm512_set1_ps(factor);
+    for (int64_t d = 0; d < dim; d += 32) {  // x is padded to vectors of 16
+      const __m512 low = _mm512_loadu_ps(x + d) * factors;
+      const __m512 high = d + 16 < dim ? _mm512_loadu_ps(x + d + 16) * factors : __m512{};
+      const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+      if (d + 32 <= dim) {
+        _mm512_storeu_si512(out + d, both);
+      } else {
+        _mm512_mask_storeu_epi16(out + d, (1U << static_cast<uint32_t>(dim - d)) - 1, both);
       }
     }
-    return {buffer, kB};
   }
 
  private:

@@ -319,6 +319,40 @@ Tensor empty_by_rows(const Shape& shape, DType dtype) {
   return alias(rows, shape, {s[0], s[2], s[1], s[3]}, 0);
 }
 
+// Memory for dq, dk and dv. Where q, k and v are the parts of a tensor [B, S, heads of all three,
+// D] or [S, B, ...], in any order, so are their gradients: backward of what has split it then has
+// nothing to copy.
+AttentionGradients empty_gradients(const Tensor& q, const Tensor& k, const Tensor& v, DType dtype) {
+  const int64_t dim = q.size(3);
+  const int64_t blocks = q.size(1) + k.size(1) + v.size(1);
+  const int64_t row = blocks * dim;
+  const int64_t first = std::min({q.offset(), k.offset(), v.offset()});
+  std::vector<bool> taken(static_cast<size_t>(blocks));
+  bool parts = q.numel() > 0 && k.size(2) == q.size(2) && v.size(3) == dim;
+  for (const Tensor* const x : {&q, &k, &v}) {
+    const Strides& s = x->strides();
+    parts = parts && x->storage().get() == q.storage().get() && s[0] == q.strides()[0] &&
+            s[2] == q.strides()[2] && s[3] == 1 &&
+            ((s[0] == q.size(2) * row && s[2] == row) || (s[0] == row && s[2] == q.size(0) * row));
+    for (int64_t head = 0; head < x->size(1) && parts; ++head) {
+      const int64_t at = x->offset() - first + head * s[1];
+      parts = at % dim == 0 && at < row && !taken[static_cast<size_t>(at / dim)];
+      if (parts) {
+        taken[static_cast<size_t>(at / dim)] = true;
+      }
+    }
+  }
+  if (!parts) {
+    return {empty_by_rows(q.shape(), dtype), empty_by_rows(k.shape(), dtype),
+            empty_by_rows(v.shape(), dtype)};
+  }
+  const Tensor whole = empty({q.size(0) * q.size(2) * row}, dtype);
+  const auto part = [&](const Tensor& x) {
+    return alias(whole, x.shape(), x.strides(), x.offset() - first);
+  };
+  return {part(q), part(k), part(v)};
+}
+
 Tensor with_dense_channels(const Tensor& x) {
   return x.shape()[3] > 1 && x.strides()[3] != 1 ? dense_copy(x) : x;
 }
@@ -536,10 +570,10 @@ struct Attention {
     const Tensor queries = q;
     const Tensor keys = k;
     const Tensor values = v;
-    Tensor dq = empty_by_rows(queries.shape(), dy.dtype());
-    Tensor dk = empty_by_rows(keys.shape(), dy.dtype());
-    Tensor dv = empty_by_rows(values.shape(), dy.dtype());
-    AttentionGradients gradients{dq, dk, dv};
+    AttentionGradients gradients = empty_gradients(queries, keys, values, dy.dtype());
+    const Tensor& dq = gradients.dq;
+    const Tensor& dk = gradients.dk;
+    const Tensor& dv = gradients.dv;
     set_sink_gradients(logits, gradients);
     const auto all = [&]() -> TensorList {
       return {dq, dk, dv, Tensor(), Tensor(), sink_gradient(logits, gradients)};

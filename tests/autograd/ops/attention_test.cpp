@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 #include <vector>
 
 #include "autograd/kernels/machine/exact.h"
@@ -320,6 +321,50 @@ TEST(Attention, JoiningTheHeadsIsAView) {
   const Tensor out = scaled_dot_product_attention(x, x, x, {.causal = true});
   EXPECT_EQ(out.shape(), (Shape{2, 3, 5, 4}));
   EXPECT_TRUE(out.permute({0, 2, 1, 3}).is_contiguous());
+}
+
+// q, k and v as parts of one tensor [B, S, groups, heads of a group and two, D], in one of two
+// orders.
+TEST(Attention, GradientsOfPartsOfATensorLieAsThese) {
+  for (const auto& [groups, per_group, sequence_first] :
+       {std::tuple(3, 1, false), std::tuple(3, 1, true), std::tuple(1, 4, false)}) {
+    const int64_t heads = groups * per_group;
+    const Tensor x = input({2, 5, groups, per_group + 2, 4}, 3).to(kFloat32).set_requires_grad();
+    const auto parts_of = [&](const Tensor& fused) {
+      TensorList parts = split(fused, Shape{per_group, 0, 1, 1}, 3);
+      parts.erase(parts.begin() + 1);
+      for (Tensor& part : parts) {
+        part = part.reshape({2, 5, part.size(2) * part.size(3), 4});
+        part = sequence_first ? part.permute({1, 2, 0, 3}) : part.permute({0, 2, 1, 3});
+      }
+      return parts;
+    };
+    const TensorList parts = parts_of(x);
+    const Tensor out = scaled_dot_product_attention(parts[0], parts[1], parts[2], {.causal = true});
+    ASSERT_EQ(out.size(1), heads);
+    const Tensor dy = input(out.shape(), 77).to(kFloat32);  // as run() has it
+    const TensorList d = grad(out, {x, parts[0], parts[1], parts[2]}, dy);
+    EXPECT_EQ(d[0].storage().get(), d[1].storage().get());
+    // The same of tensors of their own.
+    const TensorList copies = parts_of(x.detach());
+    const Gradients apart =
+        run([](const Tensor& q, const Tensor& k,
+               const Tensor& v) { return scaled_dot_product_attention(q, k, v, {.causal = true}); },
+            copies[0] + 0, copies[1] + 0, copies[2] + 0);
+    const TensorList in_one = parts_of(d[0].detach());
+    expect_close(in_one[0], apart.dq, 0);
+    expect_close(in_one[1], apart.dk, 0);
+    expect_close(in_one[2], apart.dv, 0);
+    // A part with another use has a gradient of its own.
+    const TensorList again = parts_of(x);
+    const Tensor other =
+        scaled_dot_product_attention(again[0], again[1], again[2], {.causal = true});
+    const Tensor more = add(sum(mul(other, dy)), sum(square(again[1])));
+    const TensorList sums = parts_of(grad(more, {x})[0].detach());
+    expect_close(sums[0], apart.dq, 0);
+    expect_close(sums[1], add(apart.dk, mul(copies[1], 2)), 1e-6);
+    expect_close(sums[2], apart.dv, 0);
+  }
 }
 
 TEST(Attention, KeepsNoScores) {
