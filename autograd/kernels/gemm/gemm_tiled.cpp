@@ -24,10 +24,10 @@ constexpr int64_t kMaxPackedRows = 1024;
 constexpr int64_t kLeastShare = int64_t{1} << 18;
 
 /// Rows of a thread from which on copying all of B for them is cheap, and how much of it is copied:
-/// it stays in the second-level cache. Where these rows are copied as well, fewer are enough: what
-/// another thread has copied takes as long to fetch as to copy.
+/// it stays in the second-level cache. Where these rows are copied as well, fewer are enough if B
+/// has few columns: what another thread has copied takes as long to fetch as to copy.
 constexpr int64_t kLeastRows = 96;
-constexpr int64_t kLeastCopiedRows = 32;
+constexpr int64_t kMostColumnsPerCopiedRow = 4;
 constexpr int64_t kMostPacked = 1 << 20;
 
 /// The size of the parts when n is cut into equal ones of at most `most`, in whole units.
@@ -171,8 +171,10 @@ void multiply_tiled(const TiledProduct& given) {
   const int64_t least =
       std::max(std::max<int64_t>(1, kLeastShare / unit_work), units / (16 * num_threads()));
   work.team = std::clamp<int64_t>(units / least, 1, num_threads());
-  const bool copies_a = work.packed == work.tiles;
-  if (work.team > 1 && product.m / work.team >= (copies_a ? kLeastCopiedRows : kLeastRows) &&
+  const int64_t own_rows = product.m / work.team;
+  const bool few_columns =
+      work.packed == work.tiles && product.n <= kMostColumnsPerCopiedRow * own_rows;
+  if (work.team > 1 && (own_rows >= kLeastRows || few_columns) &&
       packed_bytes(product, work.items) <= kMostPacked) {
     multiply_by_rows(product, work);
   } else {
