@@ -24,8 +24,10 @@ constexpr int64_t kMaxPackedRows = 1024;
 constexpr int64_t kLeastShare = int64_t{1} << 18;
 
 /// Rows of a thread from which on copying all of B for them is cheap, and how much of it is copied:
-/// it stays in the second-level cache.
+/// it stays in the second-level cache. Where these rows are copied as well, fewer are enough if B
+/// has few columns: what another thread has copied takes as long to fetch as to copy.
 constexpr int64_t kLeastRows = 96;
+constexpr int64_t kMostColumnsPerCopiedRow = 4;
 constexpr int64_t kMostPacked = 1 << 20;
 
 /// The size of the parts when n is cut into equal ones of at most `most`, in whole units.
@@ -50,6 +52,19 @@ struct Work {
   int64_t team;
 };
 
+/// Scratch of each thread, in one piece: the next product finds the same piece, and each thread its
+/// own part of it in its own cache.
+class MemoryOfThreads {
+ public:
+  MemoryOfThreads(int64_t team, int64_t bytes)
+      : bytes_(ceil_div(bytes, kScratchAlignment) * kScratchAlignment), memory_(team * bytes_) {}
+  void* of(int64_t thread) const { return static_cast<char*>(memory_.get()) + thread * bytes_; }
+
+ private:
+  int64_t bytes_;
+  Scratch memory_;
+};
+
 /// The columns are divided: threads take panels of B, and all rows of A pass over each.
 void multiply_by_panels(const TiledProduct& product, const Work& work, int64_t least) {
   const int64_t tile_work = TAPESTRY_DISPATCH(tile_rows)() * product.k;
@@ -62,8 +77,10 @@ void multiply_by_panels(const TiledProduct& product, const Work& work, int64_t l
   const int64_t panel_units = TAPESTRY_DISPATCH(panel_vectors)() * work.tiles;
   const int64_t team = work.team;
   std::atomic<int64_t> taken = 0;
+  const MemoryOfThreads panels(team,
+                               TAPESTRY_DISPATCH(panel_bytes)(product.m, product.n, work.items));
   parallel_for(team, 1, [&](int64_t first, int64_t last) {
-    const Scratch panel(TAPESTRY_DISPATCH(panel_bytes)(product.m, product.n, work.items));
+    void* const panel = panels.of(first);
     const bool alone = last - first == team;
     int64_t begin = taken;
     while (begin < units) {
@@ -76,7 +93,7 @@ void multiply_by_panels(const TiledProduct& product, const Work& work, int64_t l
       }
       if (taken.compare_exchange_weak(begin, begin + share)) {
         TAPESTRY_DISPATCH_PAIRS(product.pairs, multiply_share)
-        (product, begin, begin + share, panel.get());
+        (product, begin, begin + share, panel);
         begin = taken;
       }
     }
@@ -98,28 +115,32 @@ void multiply_by_rows(const TiledProduct& product, const Work& work) {
   for (int64_t i = 0; i < team; ++i) {
     new (rows + i) RowsOfThread{work.tiles * i / team, work.tiles * (i + 1) / team};
   }
-  constexpr int64_t kLeastTiles = 4;
+  // Those that are copied go eight at a time.
+  const int64_t least_tiles = work.packed == work.tiles ? 8 : 4;
+  const MemoryOfThreads copies(team, packed_bytes(product, work.items));
   parallel_for(team, 1, [&](int64_t first, int64_t) {
-    Scratch panels;
+    void* const panels = copies.of(first);
+    bool packed = false;
     for (int64_t i = 0; i < team; ++i) {
       RowsOfThread& own = rows[(first + i) % team];
       int64_t begin = own.next;
       while (begin < own.end) {
         const int64_t left = own.end - begin;
-        const int64_t share = std::clamp(left / 2, std::min(kLeastTiles, left), left);
+        const int64_t half = left / 2 / least_tiles * least_tiles;
+        const int64_t share = std::clamp(half, std::min(least_tiles, left), left);
         if (!own.next.compare_exchange_weak(begin, begin + share)) {
           continue;
         }
-        if (panels.get() == nullptr) {
-          panels = Scratch(packed_bytes(product, work.items));
-          TAPESTRY_DISPATCH_PAIRS(product.pairs, pack_all_panels)(product, panels.get());
+        if (!packed) {
+          packed = true;
+          TAPESTRY_DISPATCH_PAIRS(product.pairs, pack_all_panels)(product, panels);
         }
         const int64_t end = begin + share;
         if (end > product.first_packed) {
           TAPESTRY_DISPATCH_PAIRS(product.pairs, pack_tiles)
           (product, std::max<int64_t>(0, begin - product.first_packed), end - product.first_packed);
         }
-        TAPESTRY_DISPATCH_PAIRS(product.pairs, multiply_tiles)(product, begin, end, panels.get());
+        TAPESTRY_DISPATCH_PAIRS(product.pairs, multiply_tiles)(product, begin, end, panels);
         begin = own.next;
       }
     }
@@ -150,7 +171,10 @@ void multiply_tiled(const TiledProduct& given) {
   const int64_t least =
       std::max(std::max<int64_t>(1, kLeastShare / unit_work), units / (16 * num_threads()));
   work.team = std::clamp<int64_t>(units / least, 1, num_threads());
-  if (work.team > 1 && product.m / work.team >= kLeastRows &&
+  const int64_t own_rows = product.m / work.team;
+  const bool few_columns =
+      work.packed == work.tiles && product.n <= kMostColumnsPerCopiedRow * own_rows;
+  if (work.team > 1 && (own_rows >= kLeastRows || few_columns) &&
       packed_bytes(product, work.items) <= kMostPacked) {
     multiply_by_rows(product, work);
   } else {

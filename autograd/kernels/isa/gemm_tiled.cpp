@@ -96,6 +96,46 @@ template <class T>
   }
 }
 
+#if defined(TAPESTRY_PAIRS)
+/// c = A B, rounded as it leaves the registers. The instruction takes denormal sums for 0, of which
+/// sums of pairs have none.
+template <int kVectors, bool kTransA, class Fetching>
+[[gnu::always_inline]] inline void multiply_rounded(int64_t items,
+                                                    const Pair* a,
+                                                    int64_t lda,
+                                                    const Pair* panel,
+                                                    BFloat16* c,
+                                                    int64_t ldc,
+                                                    [[maybe_unused]] Fetching& fetch) {
+  FloatVector sum[kTileRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] = FloatVector{};
+    }
+  }
+  for (int64_t p = 0; p < items;) {
+    int64_t end = items;
+    if constexpr (requires { fetch.go_on(); }) {
+      fetch.go_on();
+      end = least(p + kItemsPerFetch, items);
+    }
+    for (; p < end; ++p) {
+      multiply_item<Pair, kVectors, kTransA>(p, a, lda, panel, kVectors * kLane, sum);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(c + r * ldc + v * kLane),
+                          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sum[r][v])));
+    }
+  }
+}
+#endif
+
 /// Rows of memory on their way into the second-level cache, evenly over the sums of some tiles.
 class Fetch {
  public:
@@ -155,6 +195,7 @@ class PanelOfC {
     const bool onto_c = g.c_dtype == kFloat32 && g.alpha == 1 && g.beta == 1;
     const bool plain = onto_c || (g.c_dtype == kFloat32 && g.alpha == 1 && g.beta == 0);
     const bool in_place = plain && g.addend == nullptr && columns_ == kWidth;
+    const bool rounded = rounds_in_registers() && columns_ == kWidth;
     const float* start = onto_c ? static_cast<const float*>(g.c) : g.addend;
     const int64_t ld_start = onto_c ? g.ldc : g.n;
     for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
@@ -162,6 +203,10 @@ class PanelOfC {
       const int64_t rows = least(kTileRows, g.m - row);
       if (g.beta != 0 && tile + 1 < tile_end) {
         prefetch(row + kTileRows);
+      }
+      if (rounded && rows == kTileRows) {
+        sum_rounded(tile);
+        continue;
       }
       const bool direct = in_place && rows == kTileRows;
       alignas(64) float sums[kTileRows * kWidth];
@@ -190,21 +235,53 @@ class PanelOfC {
     }
   }
 
-  [[gnu::always_inline]] void sum(int64_t tile, bool accumulate, float* c, int64_t ldc) {
+  /// Whether sums in registers are written as they are, rounded to 16 bits.
+  bool rounds_in_registers() const {
+#if defined(TAPESTRY_PAIRS)
     const TiledProduct& g = product_;
-    const auto* a =
-        static_cast<const Item*>(g.packed_a) + (tile - g.first_packed) * items_ * kTileRows;
-    int64_t lda = items_;
-    bool across = converted_ ? g.trans_a : true;
-    if (!converted_ && tile < g.first_packed) {
-      lda = g.lda / kPerItem<Item>;
-      a = static_cast<const Item*>(g.a) + tile * kTileRows * lda;
-      across = false;
-    }
-    if (across) {
-      multiply<true>(a, kTileRows, accumulate, c, ldc);
+    return g.c_dtype == kBFloat16 && g.alpha == 1 && g.beta == 0 && g.addend == nullptr;
+#else
+    return false;
+#endif
+  }
+
+  void sum_rounded([[maybe_unused]] int64_t tile) {
+#if defined(TAPESTRY_PAIRS)
+    const TiledProduct& g = product_;
+    auto* c = static_cast<BFloat16*>(g.c) + tile * kTileRows * g.ldc + column_;
+    const TileOfA a = tile_of_a(tile);
+    if (a.across) {
+      multiply_rounded<kVectors, true>(items_, a.data, a.ld, panel_, c, g.ldc, fetch_);
     } else {
-      multiply<false>(a, lda, accumulate, c, ldc);
+      multiply_rounded<kVectors, false>(items_, a.data, a.ld, panel_, c, g.ldc, fetch_);
+    }
+#endif
+  }
+
+  struct TileOfA {
+    const Item* data;
+    int64_t ld;
+    bool across;
+  };
+
+  [[gnu::always_inline]] TileOfA tile_of_a(int64_t tile) const {
+    const TiledProduct& g = product_;
+    if (!converted_ && tile < g.first_packed) {
+      const int64_t lda = g.lda / kPerItem<Item>;
+      return {static_cast<const Item*>(g.a) + tile * kTileRows * lda, lda, false};
+    }
+    const auto* packed =
+        static_cast<const Item*>(g.packed_a) + (tile - g.first_packed) * items_ * kTileRows;
+    const bool across = converted_ ? g.trans_a : true;
+    return {packed, across ? kTileRows : items_, across};
+  }
+
+  [[gnu::always_inline]] void sum(int64_t tile, bool accumulate, float* c, int64_t ldc) {
+    const TileOfA a = tile_of_a(tile);
+    if (a.across) {
+      multiply<true>(a.data, kTileRows, accumulate, c, ldc);
+    } else {
+      multiply<false>(a.data, a.ld, accumulate, c, ldc);
     }
   }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -200,22 +201,49 @@ TEST(GemmTiled, AnElementHasTheSameBitsInAnyTeamAndAnyPartOfTheProduct) {
   set_num_threads(team);
 }
 
+/// Whether C is rounded in registers, from memory or by the caller of a float32 product.
+TEST(GemmTiled, RoundedSumsHaveTheBitsOfFloat32OnesThatAreRounded) {
+  constexpr int64_t kM = 43;
+  constexpr int64_t kN = 85;
+  constexpr int64_t kK = 6;
+  for_dtypes([&](auto in, auto out, Gemm gemm) {
+    using T = decltype(in);
+    if constexpr (std::is_same_v<T, BFloat16> && std::is_same_v<decltype(out), BFloat16>) {
+      auto a = gemm_testing::random_matrix<T>(kM * kK, 51);
+      const auto b = gemm_testing::random_matrix<T>(kK * kN, 52);
+      // Sums from what float32 denormalizes to what it cannot hold, and NaN.
+      const float factors[] = {1e-39F, 1e-38F, 1, 3e38F, std::numeric_limits<float>::quiet_NaN()};
+      for (int64_t i = 0; i < kM * kK; ++i) {
+        a[i] = T(static_cast<float>(a[i]) * factors[i / kK % 5]);
+      }
+      GemmShape shape = dense_product<T, T>(kM, kN, kK, false, false);
+      std::vector<T> c(kM * kN);
+      std::vector<float> sums(kM * kN);
+      gemm(shape, a.data(), b.data(), c.data());
+      shape.c_dtype = kFloat32;
+      gemm(shape, a.data(), b.data(), sums.data());
+      const std::vector<T> expected(sums.begin(), sums.end());
+      EXPECT_TRUE(same_bits(c.data(), expected.data(), c.size()));
+    }
+  });
+}
+
 /// Of tall products with a small right factor threads take rows, with the bits of one thread.
 TEST(GemmTiled, TeamsThatDivideTheRowsGiveTheBitsOfOneThread) {
-  constexpr int64_t kM = 405;
+  constexpr int64_t kMost = 405;
   constexpr int64_t kK = 131;
   const int team = num_threads();
   for_dtypes([&](auto in, auto out, Gemm gemm) {
     using T = decltype(in);
     using Out = decltype(out);
-    const auto a = gemm_testing::random_matrix<T>(kM * kK, 41);
-    for (const int64_t n : {3, 65, 210}) {
+    const auto a = gemm_testing::random_matrix<T>(kMost * kK, 41);
+    const auto check = [&](int64_t m, int64_t n) {
       const auto b = gemm_testing::random_matrix<T>(kK * n, 42);
-      const auto before = gemm_testing::random_matrix<Out>(kM * n, 43);
+      const auto before = gemm_testing::random_matrix<Out>(m * n, 43);
       for (int flags = 0; flags < 8; ++flags) {
         const bool ta = (flags & 1) != 0;
         const bool tb = (flags & 2) != 0;
-        GemmShape shape = dense_product<T, Out>(kM, n, kK, ta, tb);
+        GemmShape shape = dense_product<T, Out>(m, n, kK, ta, tb);
         shape.beta = (flags & 4) != 0 ? 1 : 0;
         const auto product = [&](int threads) {
           set_num_threads(threads);
@@ -227,9 +255,13 @@ TEST(GemmTiled, TeamsThatDivideTheRowsGiveTheBitsOfOneThread) {
         for (const int threads : {2, 3, 4}) {
           const std::vector<Out> c = product(threads);
           ASSERT_TRUE(same_bits(c.data(), expected.data(), c.size()))
-              << threads << " threads, n " << n << ", flags " << flags;
+              << threads << " threads, " << m << " x " << n << ", flags " << flags;
         }
       }
+    };
+    for (const int64_t n : {3, 65, 210}) {
+      check(kMost, n);
+      check(100, n);  // too few rows for that, unless they are copied
     }
   });
   set_num_threads(team);
