@@ -97,9 +97,24 @@ void* CachingAllocator::allocate_small(int64_t rounded) {
   return data;
 }
 
-int64_t CachingAllocator::fresh_bytes(int64_t rounded) const {
+// Freed parameters serve anything: they do not come back. What has been freed of the others will be
+// wanted in the next step.
+Arena& CachingAllocator::arena_for(int64_t rounded, MemoryKind kind) {
+  const bool lasts = kind == MemoryKind::kParameter || kind == MemoryKind::kOptimizer;
+  return lasts || (!passing_.has_room(rounded) && lasting_.has_room(rounded)) ? lasting_ : passing_;
+}
+
+void* CachingAllocator::allocate_large(int64_t rounded, MemoryKind kind) {
+  return arena_for(rounded, kind).allocate(rounded);
+}
+
+int64_t CachingAllocator::arena_bytes() const {
+  return lasting_.resident_bytes() + passing_.resident_bytes();
+}
+
+int64_t CachingAllocator::fresh_bytes(int64_t rounded, MemoryKind kind) {
   if (rounded >= kLargeBlock) {
-    return arena_.fresh_bytes(rounded);
+    return arena_for(rounded, kind).fresh_bytes(rounded);
   }
   return bins_[static_cast<size_t>(bin_of(rounded))].empty() ? rounded : 0;
 }
@@ -136,10 +151,10 @@ std::vector<HeldMemory> CachingAllocator::held() const {
 // Releases the cache where a request would exceed the limit or what the machine has; throws where
 // that does not help.
 void CachingAllocator::make_room(int64_t bytes, int64_t rounded, MemoryKind kind) {
-  int64_t fresh = fresh_bytes(rounded);
+  int64_t fresh = fresh_bytes(rounded, kind);
   if (fresh > limit_ - stats_.reserved_bytes) {
     release_cache_locked();
-    fresh = fresh_bytes(rounded);
+    fresh = fresh_bytes(rounded, kind);
     if (fresh > limit_ - stats_.reserved_bytes) {
       refuse(bytes, kind,
              concat("the limit is ", size_text(limit_), ", of which ",
@@ -156,7 +171,7 @@ void CachingAllocator::make_room(int64_t bytes, int64_t rounded, MemoryKind kind
   if (fresh > available()) {
     release_cache_locked();
     const int64_t left = available();
-    if (fresh_bytes(rounded) > left) {
+    if (fresh_bytes(rounded, kind) > left) {
       refuse(bytes, kind, concat("the machine has ", size_text(left), " left for this process"));
     }
   }
@@ -182,7 +197,7 @@ CachingAllocator::Block CachingAllocator::allocate_untouched(int64_t bytes,
     make_room(bytes, rounded, kind);
   }
   const auto serve = [&] {
-    return rounded >= kLargeBlock ? arena_.allocate(rounded) : allocate_small(rounded);
+    return rounded >= kLargeBlock ? allocate_large(rounded, kind) : allocate_small(rounded);
   };
   void* data = serve();
   if (data == nullptr) {
@@ -192,7 +207,7 @@ CachingAllocator::Block CachingAllocator::allocate_untouched(int64_t bytes,
   if (data == nullptr) {
     refuse(bytes, kind, "the system has none left");
   }
-  const int64_t reserved = small_reserved_ + arena_.resident_bytes();
+  const int64_t reserved = small_reserved_ + arena_bytes();
   *fresh = reserved - stats_.reserved_bytes;
   stats_.system_allocations += *fresh > 0 ? 1 : 0;
   stats_.reserved_bytes = reserved;
@@ -222,7 +237,7 @@ void CachingAllocator::deallocate(const Block& block) noexcept {
   }
   if (block.bytes >= kLargeBlock) {
     large_blocks_.erase(block.data);
-    arena_.deallocate(block.data, block.bytes);
+    (lasting_.owns(block.data) ? lasting_ : passing_).deallocate(block.data, block.bytes);
     return;
   }
   try {
@@ -278,8 +293,9 @@ void CachingAllocator::release_cache_locked() {
     bin.clear();
   }
   small_reserved_ -= std::exchange(small_cached_, 0);
-  arena_.release();
-  stats_.reserved_bytes = small_reserved_ + arena_.resident_bytes();
+  lasting_.release();
+  passing_.release();
+  stats_.reserved_bytes = small_reserved_ + arena_bytes();
 }
 
 }  // namespace tapestry

@@ -35,7 +35,9 @@ std::ostream& operator<<(std::ostream& out, const MemoryStats& stats);
 
 /// Serves 64-byte aligned blocks: small ones from size bins (eight bins per doubling, so at most an
 /// eighth of a block is slack), those of kLargeBlock and more from an arena on huge pages, in which
-/// a freed block serves any other size. Thread safe.
+/// a freed block serves any other size. What stays from step to step (parameters, optimizer) has an
+/// arena of its own: between the blocks that come and go it would leave gaps that fit nothing.
+/// Thread safe.
 class CachingAllocator final : public RefCounted {
  public:
   static constexpr int64_t kLargeBlock = int64_t{1} << 20;       // bytes
@@ -81,7 +83,10 @@ class CachingAllocator final : public RefCounted {
   static int bin_of(int64_t rounded_bytes);
   Block allocate_untouched(int64_t bytes, MemoryKind kind, int64_t* fresh);
   void* allocate_small(int64_t rounded);
-  int64_t fresh_bytes(int64_t rounded) const;
+  void* allocate_large(int64_t rounded, MemoryKind kind);
+  Arena& arena_for(int64_t rounded, MemoryKind kind);
+  int64_t arena_bytes() const;
+  int64_t fresh_bytes(int64_t rounded, MemoryKind kind);
   void make_room(int64_t bytes, int64_t rounded, MemoryKind kind);
   [[noreturn]] void refuse(int64_t bytes, MemoryKind kind, const std::string& reason) const;
   std::vector<HeldMemory> held() const;
@@ -92,7 +97,8 @@ class CachingAllocator final : public RefCounted {
   int64_t small_reserved_ = 0;  // bytes of small blocks, handed out or cached
   int64_t small_cached_ = 0;    // of these, in the bins
   int64_t limit_ = std::numeric_limits<int64_t>::max();
-  Arena arena_;
+  Arena lasting_;  // blocks of kinds that stay from step to step
+  Arena passing_;  // all others
   MemoryStats stats_;
   struct LargeBlock {
     int64_t bytes;

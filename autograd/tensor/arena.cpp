@@ -127,6 +127,13 @@ int64_t Arena::fresh_bytes(int64_t bytes) const {
                                : bytes - std::min(bytes, free_.find(fit->second)->second.resident);
 }
 
+bool Arena::owns(const void* block) const {
+  const auto address = reinterpret_cast<Address>(block);
+  return std::any_of(regions_.begin(), regions_.end(), [address](const Region& region) {
+    return region.base <= address && address < region.end;
+  });
+}
+
 void* Arena::allocate(int64_t bytes) {
   const auto fit = by_size_.lower_bound({bytes, 0});
   return fit != by_size_.end() ? take(free_.find(fit->second), bytes) : grow(bytes);

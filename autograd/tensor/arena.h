@@ -32,6 +32,10 @@ class Arena {
   /// Of a block of `bytes`, the bytes that are not paged in yet: what allocate() would take from
   /// the system.
   int64_t fresh_bytes(int64_t bytes) const;
+  /// Whether a free range has room for such a block.
+  bool has_room(int64_t bytes) const { return by_size_.lower_bound({bytes, 0}) != by_size_.end(); }
+  /// Whether the block is one of this arena's.
+  bool owns(const void* block) const;
 
   /// Of the pages held: those in blocks, and those in free ranges.
   int64_t resident_bytes() const { return resident_bytes_; }

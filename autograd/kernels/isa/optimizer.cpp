@@ -1,5 +1,6 @@
 #include "autograd/kernels/optimizer.h"
 
+#include "autograd/kernels/isa/adamw_narrow.h"
 #include "autograd/kernels/isa/optimizer_rows.h"
 #include "autograd/kernels/isa/random_words.h"
 #include "autograd/kernels/isa/split_float32.h"
@@ -100,6 +101,28 @@ void adamw_float64(const AdamTensor& t, const AdamConstants& k, int64_t begin, i
   }
 }
 
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+// As far as there are whole blocks; returns where the rest begins.
+int64_t adamw_narrow(const AdamTensor& t, const AdamConstants& k, int64_t begin, int64_t end) {
+  if (!NarrowAdamW::takes(t)) {
+    return begin;
+  }
+  const NarrowAdamW narrow(k);
+  RandomWords random(k.seed, t.rounding.data(), static_cast<int64_t>(t.rounding.size()));
+  for (; end - begin >= kBlock; begin += kBlock) {
+    narrow.update(t, begin, kBlock, random.draw(begin, kBlock));
+  }
+  return begin;
+}
+#else
+int64_t adamw_narrow(const AdamTensor& /*t*/,
+                     const AdamConstants& /*k*/,
+                     int64_t begin,
+                     int64_t /*end*/) {
+  return begin;
+}
+#endif
+
 void adamw_float32(const AdamTensor& t, const AdamConstants& k, int64_t begin, int64_t end) {
   float p_block[kBlock];
   float g_block[kBlock];
@@ -109,7 +132,7 @@ void adamw_float32(const AdamTensor& t, const AdamConstants& k, int64_t begin, i
   const bool split = t.low_bits != nullptr;
   const bool narrow_m = t.exp_avg_dtype == kBFloat16;
   const bool narrow_v = t.exp_avg_sq_dtype == kBFloat16;
-  for (int64_t at = begin; at < end; at += kBlock) {
+  for (int64_t at = adamw_narrow(t, k, begin, end); at < end; at += kBlock) {
     const int64_t n = block_size(end - at);
     const float* g = read_any(t.grad_dtype, n, t.g, at, g_block);
     float* m = open_state(t.exp_avg_dtype, n, t.exp_avg, at, m_block);

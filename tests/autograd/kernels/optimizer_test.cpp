@@ -1,6 +1,7 @@
 #include "autograd/kernels/optimizer.h"
 
 #include <bit>
+#include <cmath>
 #include <limits>
 
 #include "autograd/kernels/philox.h"
@@ -266,37 +267,90 @@ TEST(SplitFloat32, GivesBackEveryValueAndRoundsToNearestEven) {
   });
 }
 
+void expect_split_trains_as_whole(DType moments, DType grad) {
+  const int64_t n = 200003;  // enough for ties to occur
+  Array whole = random_array(kFloat32, n, 1);
+  Array m1(moments, Doubles(n, 0.0));
+  Array v1(moments, Doubles(n, 0.0));
+  Array m2 = m1;
+  Array v2 = v1;
+  Array copy(kBFloat16, n);
+  std::vector<BFloat16> high(n);
+  std::vector<uint16_t> low(n);
+  kernels::split_float32(n, whole.as<float>(), high.data(), low.data(), moments, v2.data());
+  for (int64_t step = 1; step <= 4; ++step) {
+    const Array g = random_array(grad, n, 10 + static_cast<int>(step));
+    kernels::AdamTensor tensor = adam_tensor(whole, g, m1, v1, step);
+    tensor.copy = copy.data();
+    const std::vector<kernels::RandomRows> rounding = {{.stream = static_cast<uint64_t>(step)}};
+    tensor.rounding = rounding;
+    kernels::AdamTensor split = adam_tensor(whole, g, m2, v2, step);
+    split.param_dtype = kBFloat16;
+    split.p = high.data();
+    split.low_bits = low.data();
+    split.rounding = rounding;
+    kernels::adamw(std::vector{tensor}, {.seed = 3});
+    kernels::adamw(std::vector{split}, {.seed = 3});
+    Array joined(kFloat32, n);
+    kernels::join_float32(n, high.data(), low.data(), moments, v2.data(), joined.as<float>());
+    EXPECT_TRUE(joined.same_bits(whole));
+    EXPECT_EQ(std::memcmp(high.data(), copy.data(), n * sizeof(BFloat16)), 0);
+    EXPECT_TRUE(m1.same_bits(m2));
+  }
+}
+
 TEST(SplitFloat32, TrainsExactlyAsTheWholeFloat32) {
   at_every_cpu_level([] {
     for (const DType moments : {kFloat32, kBFloat16}) {
-      const int64_t n = 200003;  // enough for ties to occur
-      Array whole = random_array(kFloat32, n, 1);
-      Array m1(moments, Doubles(n, 0.0));
-      Array v1(moments, Doubles(n, 0.0));
+      for (const DType grad : {kFloat32, kBFloat16, kFloat16}) {
+        SCOPED_TRACE(std::string(name_of(moments)) + " " + std::string(name_of(grad)));
+        expect_split_trains_as_whole(moments, grad);
+      }
+    }
+  });
+}
+
+// The loops that update 16-bit values alone must treat what is not finite as the others do.
+TEST(SplitFloat32, TrainsExactlyAsTheWholeFloat32WithWhatIsNotFinite) {
+  at_every_cpu_level([] {
+    constexpr double kInf = std::numeric_limits<double>::infinity();
+    const Doubles special = {NAN, kInf, -kInf, 3e38, -3e38, 0.0, -0.0, 1e-40, 1.0};
+    const int64_t n = 1031;
+    Doubles values(n);
+    Doubles gradients(n);
+    for (int64_t i = 0; i < n; ++i) {
+      values[i] = special[i % 9];
+      gradients[i] = special[i / 9 % 9];
+    }
+    for (const DType grad : {kFloat32, kBFloat16}) {
+      Array whole(kFloat32, values);
+      Array m1(kBFloat16, Doubles(n, 0.0));
+      Array v1 = m1;
       Array m2 = m1;
-      Array v2 = v1;
-      Array copy(kBFloat16, n);
+      Array v2 = m1;
       std::vector<BFloat16> high(n);
       std::vector<uint16_t> low(n);
-      kernels::split_float32(n, whole.as<float>(), high.data(), low.data(), moments, v2.data());
-      for (int64_t step = 1; step <= 4; ++step) {
-        const Array g = random_array(kFloat32, n, 10 + static_cast<int>(step));
-        kernels::AdamTensor tensor = adam_tensor(whole, g, m1, v1, step);
-        tensor.copy = copy.data();
-        const std::vector<kernels::RandomRows> rounding = {{.stream = static_cast<uint64_t>(step)}};
-        tensor.rounding = rounding;
-        kernels::AdamTensor split = adam_tensor(whole, g, m2, v2, step);
-        split.param_dtype = kBFloat16;
-        split.p = high.data();
-        split.low_bits = low.data();
-        split.rounding = rounding;
-        kernels::adamw(std::vector{tensor}, {.seed = 3});
-        kernels::adamw(std::vector{split}, {.seed = 3});
+      kernels::split_float32(n, whole.as<float>(), high.data(), low.data(), kBFloat16, v2.data());
+      kernels::join_float32(n, high.data(), low.data(), kBFloat16, v2.data(), whole.as<float>());
+      const Array g(grad, gradients);
+      kernels::AdamTensor tensor = adam_tensor(whole, g, m1, v1, 1);
+      kernels::AdamTensor split = adam_tensor(whole, g, m2, v2, 1);
+      split.param_dtype = kBFloat16;
+      split.p = high.data();
+      split.low_bits = low.data();
+      for (const double limit : {kernels::kNoGradLimit, 0.5}) {
+        const kernels::AdamSettings settings = {.grad_scale = 0.7, .grad_limit = limit, .seed = 3};
+        kernels::adamw(std::vector{tensor}, settings);
+        kernels::adamw(std::vector{split}, settings);
         Array joined(kFloat32, n);
-        kernels::join_float32(n, high.data(), low.data(), moments, v2.data(), joined.as<float>());
-        EXPECT_TRUE(joined.same_bits(whole));
-        EXPECT_EQ(std::memcmp(high.data(), copy.data(), n * sizeof(BFloat16)), 0);
-        EXPECT_TRUE(m1.same_bits(m2));
+        kernels::join_float32(n, high.data(), low.data(), kBFloat16, v2.data(), joined.as<float>());
+        for (int64_t i = 0; i < n; ++i) {
+          ASSERT_EQ(std::isnan(joined[i]), std::isnan(whole[i])) << i;
+          ASSERT_TRUE(std::isnan(whole[i]) || joined[i] == whole[i]) << i;
+          ASSERT_EQ(std::isnan(m2[i]), std::isnan(m1[i])) << i;
+          ASSERT_TRUE(std::isnan(m1[i]) || m2[i] == m1[i]) << i;
+          ASSERT_TRUE(std::isnan(v1[i]) || std::abs(v2[i]) == std::abs(v1[i])) << i;
+        }
       }
     }
   });

@@ -194,6 +194,27 @@ TEST(Allocator, LargeBlocksTakeTheSmallestHole) {
   }
 }
 
+// Moments that come after the first step's passes must not part the room of the next step's.
+TEST(Allocator, WhatStaysLiesApartFromWhatComesAndGoes) {
+  const auto allocator = make_ref<CachingAllocator>();
+  constexpr int64_t kUnit = CachingAllocator::kLargeBlock;
+  allocator->deallocate(allocator->allocate(8 * kUnit, kKind));
+  const Block gradient = allocator->allocate(kUnit, MemoryKind::kGradient);
+  const Block moment = allocator->allocate(2 * kUnit, MemoryKind::kOptimizer);
+  EXPECT_EQ(allocator->stats().reserved_bytes, 10 * kUnit);
+  allocator->deallocate(gradient);
+  const Block activations = allocator->allocate(8 * kUnit, kKind);
+  EXPECT_EQ(allocator->stats().reserved_bytes, 10 * kUnit);
+  allocator->deallocate(moment);  // its memory then serves anything
+  const Block more = allocator->allocate(2 * kUnit, kKind);
+  EXPECT_EQ(more.data, moment.data);
+  EXPECT_EQ(allocator->stats().reserved_bytes, 10 * kUnit);
+  allocator->deallocate(more);
+  allocator->deallocate(activations);
+  allocator->release_cache();
+  EXPECT_EQ(allocator->stats().reserved_bytes, 0);
+}
+
 TEST(Allocator, LargeBlocksNeverOverlap) {
   const auto allocator = make_ref<CachingAllocator>();
   std::vector<std::pair<Block, unsigned char>> held;
@@ -212,8 +233,9 @@ TEST(Allocator, LargeBlocksNeverOverlap) {
       allocator->deallocate(victim->first);
       held.erase(victim);
     } else {
-      const Block block = allocator->allocate(
-          CachingAllocator::kLargeBlock + static_cast<int64_t>(random(3 << 20)), kKind);
+      const Block block =
+          allocator->allocate(CachingAllocator::kLargeBlock + static_cast<int64_t>(random(3 << 20)),
+                              random(2) == 0 ? kKind : MemoryKind::kParameter);
       const auto mark = static_cast<unsigned char>(random(256));
       std::memset(block.data, mark, static_cast<size_t>(block.bytes));
       held.emplace_back(block, mark);
