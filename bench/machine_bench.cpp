@@ -1,6 +1,7 @@
 // Measures the limits that the other figures are held against: the rate of matrix products through
-// the library's own seam (kernels::gemm), that of the arithmetic alone, and the memory bandwidth.
-// Prints one JSON object.
+// the library's own seam (kernels::gemm), that of the arithmetic alone, and the memory bandwidth;
+// and how far apart the processors are (core_round_trip.h), before and after. Prints one JSON
+// object.
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include "autograd/tensor/factory.h"
 #include "bench/arithmetic_peak.h"
 #include "bench/bench_options.h"
+#include "bench/core_round_trip.h"
 
 namespace tapestry {
 namespace {
@@ -149,6 +151,7 @@ int run(int argc, char** argv) {
   namespace po = boost::program_options;
   po::options_description options("machine_bench");
   options.add_options()("quick", "small shapes, to see that it works")(
+      "round-trip", "only how far apart the processors are: near or far")(
       "array_mib", po::value<int64_t>(),
       "size of each of the three arrays of the bandwidth test; default: the last-level cache's, at "
       "least 256");
@@ -157,6 +160,16 @@ int run(int argc, char** argv) {
     return 0;
   }
   const po::variables_map& arguments = *parsed;
+  Json out;
+  const bench::CoreRoundTrip before = bench::core_round_trip();
+  out["round_trip_ns"] = before.largest;
+  out["state"] = bench::state_of(before);
+  out["round_trip_least_ns"] = before.least;
+  out["round_trip_median_ns"] = before.median;
+  if (arguments.count("round-trip") != 0) {
+    std::cout << out.dump() << "\n";
+    return 0;
+  }
   const bool quick = arguments.count("quick") != 0;
   int64_t array_bytes = std::max(last_level_cache_bytes(), int64_t{256} << 20);
   if (arguments.count("array_mib") != 0) {
@@ -171,7 +184,6 @@ int run(int argc, char** argv) {
                                                                            {1024, 50304, 768},
                                                                            {2048, 2048, 2048},
                                                                            {4096, 4096, 4096}};
-  Json out;
   out["tapestry"] = TAPESTRY_VERSION;
   out["threads"] = num_threads();
   out["cpu_level"] = name_of(cpu_level());
@@ -183,6 +195,9 @@ int run(int argc, char** argv) {
     out["arithmetic"][std::string(name_of(dtype))]["peak_gflops"] = arithmetic_peak(dtype, budget);
   }
   out["memory"] = bandwidth(array_bytes, budget);
+  const bench::CoreRoundTrip after = bench::core_round_trip();
+  out["round_trip_ns_after"] = after.largest;
+  out["state_after"] = bench::state_of(after);
   std::cout << out.dump() << "\n";
   return 0;
 }

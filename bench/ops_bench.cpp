@@ -3,7 +3,8 @@
 // A benchmark's name is op/shape/dtype, the same as in peer/torch_ops.py, and one iteration is the
 // work that the peer times. Counters: GFLOP/s where arithmetic is the limit, GB/s where memory is,
 // from the bytes that the op must move at least (each operand once per pass), so that a fused and
-// an unfused version are measured against the same work.
+// an unfused version are measured against the same work. Beside each case stands how far apart the
+// processors were after it (round_trip_ns; core_round_trip.h).
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "bench/core_round_trip.h"
 #include "optim/adafactor.h"
 #include "optim/adam.h"
 #include "optim/came.h"
@@ -499,6 +501,7 @@ void run(benchmark::State& state, const Case& c, Operands& operands) {
   if (c.bytes > 0) {
     state.counters["GB/s"] = rate(c.bytes);
   }
+  state.counters["round_trip_ns"] = bench::core_round_trip().largest;
 }
 
 int main_of(int argc, char** argv) {

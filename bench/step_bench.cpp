@@ -1,7 +1,8 @@
 // Times whole training steps: gradients to zero, forward, backward, norm and clip, AdamW.
 //
 // The models, options and printed fields are those of peer/torch_gpt.py; the step is the one that
-// pretrain_gpt runs (TrainOneStepCell). Prints one JSON object.
+// pretrain_gpt runs (TrainOneStepCell). Prints one JSON object, with the state of the processors
+// before and after the timed steps (core_round_trip.h).
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "bench/bench_options.h"
+#include "bench/core_round_trip.h"
 #include "diagnosis/profile/memory_watch.h"
 #include "diagnosis/profile/recorder.h"
 #include "parallel_core/config/config.h"
@@ -189,9 +191,11 @@ int measure(const Options& o) {
   double counted_flops = 0;
   StepResult result;
   rusage before = {};
+  bench::CoreRoundTrip trip_before;
   int64_t system_allocations = 0;
   for (int64_t i = 0; i < o.warmup + o.steps; ++i) {
     if (i == o.warmup) {
+      trip_before = bench::core_round_trip();
       before = usage();
       system_allocations = memory_stats().system_allocations;
     }
@@ -209,6 +213,7 @@ int measure(const Options& o) {
     }
   }
   const rusage after = usage();
+  const bench::CoreRoundTrip trip_after = bench::core_round_trip();
   const double middle = median(seconds);
   const int64_t parameters = model->num_parameters();
   const auto steps = static_cast<double>(o.steps);
@@ -232,6 +237,10 @@ int measure(const Options& o) {
   out["system_allocations_per_step"] =
       static_cast<double>(memory_stats().system_allocations - system_allocations) / steps;
   out["allocator_peak_mib"] = memory_stats().peak_bytes / (1 << 20);
+  out["round_trip_ns"] = rounded(trip_before.largest, 10);
+  out["state"] = bench::state_of(trip_before);
+  out["round_trip_ns_after"] = rounded(trip_after.largest, 10);
+  out["state_after"] = bench::state_of(trip_after);
   if (!profiled.empty()) {
     out["profiled_step_ms"] = rounded(median(profiled) * 1e3, 10);
     out["profiled_of_plain"] = rounded(median(ratios), 1e4);

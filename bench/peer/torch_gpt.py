@@ -2,9 +2,9 @@
 """Times whole GPT training steps in PyTorch on the CPU: the peer of step_bench.
 
 A step is forward, backward, clipping to norm 1, AdamW, and dropping the gradients. Models, options
-and printed fields are those of step_bench. Runs with Debian's python3-torch (1.13) and newer.
+and printed fields are those of step_bench. Runs with Debian's python3-torch (1.13) and newer, pip's too.
 
-    OMP_NUM_THREADS=2 /usr/bin/python3 torch_gpt.py --preset gpt2_124m --dtype bfloat16
+    OMP_NUM_THREADS=2 python3 torch_gpt.py --preset gpt2_124m --dtype bfloat16 --compile --keep-memory
 """
 import argparse
 import json
@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 
 import torch
+import torch_about
 from torch import nn
 from torch.nn import functional as F
 
@@ -195,6 +196,7 @@ def parse_arguments():
     for name, default in (("batch", 4), ("seq", 256), ("steps", 5), ("warmup", 2)):
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--compile", action="store_true", help="the model through torch.compile")
+    parser.add_argument("--keep-memory", action="store_true", help="malloc gives nothing back")
     threads = int(os.environ.get("OMP_NUM_THREADS", os.cpu_count()))
     parser.add_argument("--threads", type=int, default=threads)
     return parser.parse_args()
@@ -202,6 +204,8 @@ def parse_arguments():
 
 def main():
     args = parse_arguments()
+    if args.keep_memory:
+        torch_about.keep_memory()
     torch.set_num_threads(args.threads)
     torch.manual_seed(42)
     shape = PRESETS[args.preset]
@@ -239,6 +243,7 @@ def main():
         "peak_rss_mib": usage.ru_maxrss // 1024,
         "loss": round(loss.item(), 4),
         "page_faults_per_step": round((usage.ru_minflt - faults) / args.steps, 1),
+        **torch_about.about(torch, args.compile),
     }
     print(json.dumps(result))
 

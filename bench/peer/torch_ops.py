@@ -4,7 +4,7 @@
 One JSON line per case: op, shape, dtype and the median in microseconds. Cases are named as in
 ops_bench; each builds its operands, does its work twice unmeasured, then `--repeats` times.
 
-    OMP_NUM_THREADS=2 /usr/bin/python3 torch_ops.py [--only TEXT] [--repeats N]
+    OMP_NUM_THREADS=2 /usr/bin/python3 torch_ops.py [--only TEXT] [--repeats N] [--keep-memory]
 """
 import argparse
 import json
@@ -13,6 +13,7 @@ import statistics
 import time
 
 import torch
+import torch_about
 from torch.nn import functional as F
 
 
@@ -208,7 +209,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--only", default="", help="cases whose op/shape/dtype contains this")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--keep-memory", action="store_true", help="malloc gives nothing back")
     args = parser.parse_args()
+    if args.keep_memory:
+        torch_about.keep_memory()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count())))
     torch.manual_seed(0)
     for prepare, shape, dtypes in CASES:

@@ -10,6 +10,7 @@ small grouped_bench --load half --dtype bfloat16 --only products --seconds 0.001
 small moe_bench --tokens 32 --hidden 16 --ffn 16 --repeats 1
 small ops_bench --benchmark_repetitions=1 --benchmark_min_time=0.001
 small machine_bench --quick
+small elementwise_bench --seconds 0
 small generate_bench --preset tiny --context 16 --tokens 2 --batch 2 --rounds 1
 
 unrunnable apt_get 'apt-get install libbenchmark-dev python3-torch' 'installs packages, as root' \
@@ -48,8 +49,8 @@ unrunnable peers_moe 'OMP_NUM_THREADS=2 /usr/bin/python3 bench/peer/torch_moe.py
   python3 -m py_compile bench/peer/torch_moe.py
 runs 'build/release/bench/grouped_bench --threads 2'
 says '| half | bfloat16 |'
-runs 'build/release/bench/gemm_bench --threads 1 --model gpt2_124m'
-says '| bfloat16 |'
+runs 'build/release/bench/elementwise_bench'
+says '| swiglu backward | float32 |'
 
 unrunnable peers_steps 'bench/compare.py --steps --presets tiny --dtypes float32 --rounds 3 --newer ROOT' \
   'needs PyTorch 2.6' bench/compare.py --steps --presets tiny --dtypes float32 --rounds 3 --newer ROOT
@@ -59,12 +60,16 @@ unrunnable peers_char 'bench/compare.py --steps --presets char --dtypes float32 
   'needs PyTorch 2.6' bench/compare.py --steps --presets char --dtypes float32 --batch 12 --seq 64 --timed-steps 40 --warmup 5 --newer ROOT
 unrunnable peers_neighbours 'bench/neighbours.py --rounds 3 --peer' 'needs PyTorch' \
   bench/neighbours.py --rounds 3
-for steps in '--presets gpt2_124m --dtypes float32 --timed-steps 3 --rounds 1' \
-  '--rounds 1 --presets tiny,gpt2_124m,llama_110m --timed-steps 5' \
-  '--rounds 1 --presets gpt2_124m --batch 1 --seq 1024 --timed-steps 4'; do
-  runs "bench/compare.py --steps $steps"
-  says '| tiny | float32 |'
-done
+runs 'bench/compare.py --steps --presets gpt2_124m --dtypes float32 --timed-steps 3 --rounds 1'
+says '| tiny | float32 |'
+unrunnable best_small 'bench/compare.py --steps --presets char,tiny --timed-steps 60 --warmup 5 --newer ROOT' \
+  'needs PyTorch 2.6' bench/compare.py --steps --presets char,tiny --timed-steps 60 --warmup 5 --newer ROOT
+unrunnable best 'bench/compare.py --steps --presets gpt2_124m,llama_110m --rounds 1 --newer ROOT' \
+  'needs PyTorch 2.6' bench/compare.py --steps --presets gpt2_124m,llama_110m --rounds 1 --newer ROOT
+unrunnable best_2048 'bench/compare.py --steps --presets llama_110m --batch 1 --seq 2048 --timed-steps 3 --rounds 1 --newer ROOT' \
+  'needs PyTorch 2.6' bench/compare.py --steps --presets llama_110m --batch 1 --seq 2048 --timed-steps 3 --rounds 1 --newer ROOT
+unrunnable best_4096 'bench/compare.py --steps --presets llama_110m --dtypes bfloat16 --batch 1 --seq 4096 --timed-steps 2 --rounds 1 --newer ROOT' \
+  'needs PyTorch 2.6' bench/compare.py --steps --presets llama_110m --dtypes bfloat16 --batch 1 --seq 4096 --timed-steps 2 --rounds 1 --newer ROOT
 runs 'bench/compare.py --ops --rounds 1 --repetitions 5 --min-time 0.1'
 says '| tape_1000_adds |'
 
