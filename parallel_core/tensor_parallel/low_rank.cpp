@@ -19,6 +19,7 @@
 #include "autograd/tensor/factory.h"
 #include "parallel_core/random.h"
 #include "parallel_core/tensor_parallel/layers.h"
+#include "parallel_core/tensor_parallel/low_rank_linear.h"
 #include "parallel_core/tensor_parallel/low_rank_parts.h"
 #include "parallel_core/tensor_parallel/mappings.h"
 
@@ -363,6 +364,27 @@ void LowRankAddition::start_magnitudes(const Tensor& weight, bool rows_are_whole
     copy_values(kept, b);
     parameters_.magnitude->bump_version();
   }
+}
+
+bool LowRankAddition::takes_product(const nn::Parameter& weight, bool training) const {
+  return precision_.fused && !in_exact() && layout_.size == 1 && !has_magnitudes() &&
+         !(training && spec_.dropout > 0) && !weight.is_quantized();
+}
+
+Tensor LowRankAddition::product(const Tensor& x,
+                                const nn::Parameter& weight,
+                                const nn::Parameter* bias,
+                                std::function<Tensor()> recompute_x) const {
+  const Tensor operand = x.to(precision_.compute);
+  if (!operand.is_same(x)) {
+    recompute_x = nullptr;
+  }
+  return low_rank_linear(
+      operand,
+      {weight, rounded_weight(weight, precision_), bias != nullptr ? Tensor(*bias) : Tensor(),
+       *parameters_.a, rounded_weight(*parameters_.a, precision_), *parameters_.b,
+       rounded_weight(*parameters_.b, precision_)},
+      spec_.modules, std::move(recompute_x));
 }
 
 Tensor LowRankAddition::to_columns(const Tensor& y,
