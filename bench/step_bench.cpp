@@ -39,11 +39,13 @@ using Clock = std::chrono::steady_clock;
 
 /// A model's shape. Llama-like: RMSNorm, rotary positions, SwiGLU, no biases, an output matrix of
 /// its own. Otherwise as GPT-2: LayerNorm, learned positions, GELU, biases, tied output. Small ones
-/// keep the MLP's activation, as their files in examples/gpt do.
+/// keep the MLP's activation, as their files in examples/gpt do. Qwen2 is Llama-like with biases of
+/// queries, keys and values, and a tied output.
 struct Preset {
   int64_t layers, hidden, ffn, heads, kv_heads, vocab;
   bool llama;
   bool keeps_activation = false;
+  bool qwen2 = false;
 };
 
 const std::map<std::string, Preset>& presets() {
@@ -55,6 +57,8 @@ const std::map<std::string, Preset>& presets() {
       {"llama_110m", {12, 768, 2048, 12, 12, 32000, true}},
       {"llama_gqa", {8, 1024, 2816, 16, 4, 32000, true}},
       {"layer_7b", {1, 4096, 11008, 32, 32, 32000, true}},
+      // Qwen2-0.5B with a vocabulary of 32,000 in place of 151,936: 0.39 billion weights.
+      {"qwen2_390m", {24, 896, 4864, 14, 2, 32000, true, false, true}},
   };
   return table;
 }
@@ -66,6 +70,7 @@ struct Options {
   int64_t seq = 0;
   int64_t steps = 0;
   int64_t warmup = 0;
+  int64_t lora = 0;
   std::string profile;
   std::vector<std::string> overrides;
 };
@@ -82,12 +87,15 @@ std::string yaml_of(const Preset& p, const Options& o) {
        << "\n  position_embedding_type: " << (p.llama ? "rope" : "learned_absolute")
        << "\n  normalization: " << (p.llama ? "RMSNorm" : "LayerNorm")
        << "\n  hidden_act: " << (p.llama ? "swiglu" : "gelu")  //
-       << "\n  qkv_has_bias: " << biases << "\n  out_proj_has_bias: " << biases
+       << "\n  qkv_has_bias: " << (p.qwen2 ? "True" : biases) << "\n  out_proj_has_bias: " << biases
        << "\n  mlp_has_bias: " << biases
-       << "\n  untie_embeddings_and_output_weights: " << (p.llama ? "True" : "False")
+       << "\n  untie_embeddings_and_output_weights: " << (p.llama && !p.qwen2 ? "True" : "False")
        << "\n  init_method_std: 0.02\n";
   if (p.kv_heads != p.heads) {
     yaml << "  group_query_attention: True\n  num_query_groups: " << p.kv_heads << "\n";
+  }
+  if (o.lora > 0) {  // the base as a file of its dtype has it, and no second copy
+    yaml << "  params_dtype: " << o.dtype << "\n";
   }
   if (p.keeps_activation) {
     yaml << "recompute_config:\n  select_recompute_exclude: True\n";
@@ -95,6 +103,10 @@ std::string yaml_of(const Preset& p, const Options& o) {
   yaml << "optimizer_config:\n  optimizer_type: AdamW\n  learning_rate: 3.0e-4\n"
        << "  lr_decay_style: constant\n  weight_decay: 0.1\n  betas: [0.9, 0.95]\n"
        << "  eps: 1.0e-8\n  clip_grad: 1.0\n";
+  if (o.lora > 0) {
+    yaml << "lora_config:\n  use_lora: True\n  lora_rank: " << o.lora
+         << "\n  lora_alpha: " << 2 * o.lora << "\n";
+  }
   return yaml.str();
 }
 
@@ -117,11 +129,18 @@ data::Batch random_batch(const Options& o, int64_t vocab) {
 }
 
 /// Arithmetic of a step: six operations per weight of a matrix product and token (the output matrix
-/// counts once, tables that are only looked up do not), and attention over the visible half.
-double step_flops(const Preset& p, const Options& o, int64_t parameters) {
-  const int64_t looked_up = p.llama ? p.vocab * p.hidden : o.seq * p.hidden;
+/// counts once, tables that are only looked up do not), and attention over the visible half. Beside
+/// adapters it is four per weight: what is frozen has no gradient of its own.
+double step_flops(const Preset& p, const Options& o, const nn::Module& model) {
+  int64_t trained = 0;
+  for (const Tensor& parameter : model.parameters()) {
+    trained += parameter.requires_grad() ? parameter.numel() : 0;
+  }
+  const int64_t looked_up = !p.llama ? o.seq * p.hidden : p.qwen2 ? 0 : p.vocab * p.hidden;
+  const int64_t multiplied = model.num_parameters() - looked_up;
+  const int64_t frozen = o.lora > 0 ? multiplied - trained : 0;
   return static_cast<double>(o.batch * o.seq) *
-         (6.0 * static_cast<double>(parameters - looked_up) +
+         (6.0 * static_cast<double>(multiplied - frozen) + 4.0 * static_cast<double>(frozen) +
           6.0 * static_cast<double>(p.layers * p.hidden * o.seq));
 }
 
@@ -222,6 +241,9 @@ int measure(const Options& o) {
   out["peer"] = std::string("tapestry ") + TAPESTRY_VERSION;
   out["preset"] = o.preset;
   out["dtype"] = o.dtype;
+  if (o.lora > 0) {
+    out["lora"] = o.lora;
+  }
   out["threads"] = num_threads();
   out["batch"] = o.batch;
   out["seq"] = o.seq;
@@ -229,7 +251,7 @@ int measure(const Options& o) {
   out["step_ms"] = rounded(middle * 1e3, 10);
   out["min_ms"] = rounded(*std::min_element(seconds.begin(), seconds.end()) * 1e3, 10);
   out["tokens_per_s"] = rounded(static_cast<double>(o.batch * o.seq) / middle, 10);
-  out["gflops"] = rounded(step_flops(preset, o, parameters) / middle / 1e9, 10);
+  out["gflops"] = rounded(step_flops(preset, o, *model) / middle / 1e9, 10);
   out["peak_rss_mib"] = after.ru_maxrss / 1024;
   out["loss"] = rounded(result.loss, 1e4);
   out["page_faults_per_step"] =
@@ -244,7 +266,7 @@ int measure(const Options& o) {
   if (!profiled.empty()) {
     out["profiled_step_ms"] = rounded(median(profiled) * 1e3, 10);
     out["profiled_of_plain"] = rounded(median(ratios), 1e4);
-    out["counted_of_gflops"] = rounded(counted_flops / step_flops(preset, o, parameters), 1e4);
+    out["counted_of_gflops"] = rounded(counted_flops / step_flops(preset, o, *model), 1e4);
   }
   std::cout << out.dump() << "\n";
   return 0;
@@ -264,6 +286,8 @@ int run(int argc, char** argv) {
       "seq", po::value(&o.seq)->default_value(256), "tokens of a sequence")(
       "steps", po::value(&o.steps)->default_value(5), "steps that are timed")(
       "warmup", po::value(&o.warmup)->default_value(2), "steps before them")(
+      "lora", po::value(&o.lora)->default_value(0),
+      "train adapters of that rank beside all matrices of attention and MLP; 0: the model itself")(
       "profile", po::value(&o.profile),
       "level0, level1 or level2: follow each step by a profiled one, and compare")(
       "set", po::value(&o.overrides)->composing(),
@@ -278,6 +302,7 @@ int run(int argc, char** argv) {
   check<ValueError>(o.batch > 0 && o.seq > 0 && o.steps > 0 && o.warmup >= 0,
                     "--batch, --seq and --steps must be above 0 and --warmup not below, got ",
                     o.batch, ", ", o.seq, ", ", o.steps, " and ", o.warmup);
+  check<ValueError>(o.lora >= 0, "--lora must not be below 0, got ", o.lora);
   check<ValueError>(
       o.profile.empty() || o.profile == "level0" || o.profile == "level1" || o.profile == "level2",
       "--profile '", o.profile, "' is not known; choose level0, level1 or level2");

@@ -305,11 +305,14 @@ OutputAndBias ColumnParallelLinear::forward(const Tensor& x, bool keeps_gathered
   check<ValueError>(!in_exact() || !has_copies_,
                     "exact mode: tensor-parallel ranks that share heads of keys and values sum "
                     "otherwise than one rank; tensor_model_parallel_size must divide their number");
+  const bool at_once = added != nullptr && added->takes_product(weight_, is_training());
   // A replicated layer's rows are all here, but sequence parallelism divides its tokens.
   Tensor own =
-      replicated_ ? project(x, weight_, bias, precision_, nullptr, {.tokens_apart = true})
-                  : project_columns(x, weight_, bias, precision_, layout_, keeps_gathered, pieces_);
-  if (added != nullptr) {
+      at_once ? added->product(x, weight_, bias)
+      : replicated_
+          ? project(x, weight_, bias, precision_, nullptr, {.tokens_apart = true})
+          : project_columns(x, weight_, bias, precision_, layout_, keeps_gathered, pieces_);
+  if (added != nullptr && !at_once) {
     own = added->to_columns(own, x, weight_, is_training());
   }
   if (skips_bias) {  // its output is not gathered
@@ -366,6 +369,11 @@ OutputAndBias RowParallelLinear::forward(const Tensor& input,
   }
   if (layout_.size == 1 && !skip_bias_add_ && added == nullptr) {
     return {project(x, weight_, bias_, precision_, std::move(recompute_x)), {}};
+  }
+  if (added != nullptr && added->takes_product(weight_, is_training())) {
+    const nn::Parameter* const own_bias = skip_bias_add_ ? nullptr : bias_;
+    return {added->product(x, weight_, own_bias, std::move(recompute_x)),
+            skip_bias_add_ && bias_ != nullptr ? Tensor(*bias_) : Tensor()};
   }
   Tensor sum = reduced(project(x, weight_, nullptr, precision_, recompute_x), layout_);
   if (added != nullptr) {

@@ -3,14 +3,11 @@
 #include <array>
 #include <cmath>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include "autograd/kernels/gemm/gemm.h"
-#include "autograd/kernels/gemm/gemm_exact.h"
 #include "autograd/kernels/machine/exact.h"
 #include "autograd/ops/elementwise.h"
-#include "autograd/ops/exact_runs.h"
 #include "autograd/ops/indexing.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/matmul.h"
@@ -21,95 +18,18 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/random.h"
-#include "parallel_core/tensor_parallel/axis_collectives.h"
 #include "parallel_core/tensor_parallel/layers.h"
+#include "parallel_core/tensor_parallel/low_rank_linear.h"
+#include "parallel_core/tensor_parallel/low_rank_parts.h"
 #include "parallel_core/tensor_parallel/mappings.h"
 
 namespace tapestry {
 
 namespace {
 
-using Modules = std::vector<LowRankModule>;
-
-// One B: its rows in the layer, its columns of x A^T and its place among all Bs.
-struct LowRankPart {
-  RowBlocks rows;
-  int64_t rank = 0;
-  int64_t column = 0;
-  int64_t element = 0;
-  double scale = 1;
-  bool is_first = true;  // of its columns
-};
-
-std::vector<LowRankPart> parts_of(const Modules& modules) {
-  std::vector<LowRankPart> out;
-  int64_t column = 0;
-  int64_t element = 0;
-  for (const LowRankModule& module : modules) {
-    for (size_t i = 0; i < module.outputs.size(); ++i) {
-      const RowBlocks& rows = module.outputs[i].rows;
-      out.push_back({rows, module.rank, column, element, module.scale, i == 0});
-      element += rows.total() * module.rank;
-    }
-    column += module.rank;
-  }
-  return out;
-}
-
-int64_t last_axis(const Tensor& x) { return x.shape().back(); }
-
-Tensor matrix_of(const Tensor& x) { return x.reshape({x.numel() / last_axis(x), last_axis(x)}); }
-
-// The columns of y [N, out] that a part adds to: [N, rows].
-Tensor columns_of(const Tensor& y, const RowBlocks& rows) {
-  if (rows.count == 1) {
-    return y.slice(1, rows.first, rows.first + rows.rows);
-  }
-  return y.reshape({y.size(0), rows.count, rows.stride})
-      .slice(2, rows.first, rows.first + rows.rows)
-      .reshape({y.size(0), rows.total()});
-}
-
-template <class T>
-void* element_of(const T& tensor, int64_t index) {
-  return static_cast<std::byte*>(tensor.raw()) + index * size_of(tensor.dtype());
-}
-
-// y + s t B^T on the rows of each part; all of one dtype.
-Tensor with_products(const std::vector<LowRankPart>& parts,
-                     const Tensor& y,
-                     const Tensor& t,
-                     const Tensor& b) {
-  const Tensor out = dense_copy(y);
-  const Tensor low = dense(t);
-  const Tensor bs = dense(b);
-  const int64_t width = last_axis(y);
-  const int64_t tokens = y.numel() / width;
-  for (const LowRankPart& part : parts) {
-    kernels::GemmShape shape{.dtype = y.dtype(),
-                             .c_dtype = y.dtype(),
-                             .trans_b = true,
-                             .batch = part.rows.count,
-                             .m = tokens,
-                             .n = part.rows.rows,
-                             .k = part.rank,
-                             .alpha = part.scale,
-                             .lda = last_axis(low),
-                             .stride_a = 0,
-                             .ldb = part.rank,
-                             .stride_b = part.rows.rows * part.rank,
-                             .beta = 1,
-                             .ldc = width,
-                             .stride_c = part.rows.stride};
-    kernels::gemm(shape, element_of(low, part.column), element_of(bs, part.element),
-                  element_of(out, part.rows.first));
-  }
-  return out;
-}
-
 struct AddLowRank {
   static constexpr OpName name = "add_low_rank";
-  std::shared_ptr<const std::vector<LowRankPart>> parts;
+  LowRankParts parts;
   Tensor rounded;  // b in y's dtype, where that differs
   SavedTensor t = {}, b = {};
   Tensor leaf = {};  // b itself, whose main_grad may take the gradient
@@ -127,7 +47,7 @@ struct AddLowRank {
     if (b_.dtype() != y.dtype() && !rounded.defined()) {
       rounded = b_.to(y.dtype());
     }
-    return with_products(*parts, y, t_, rounded.defined() ? rounded : b_);
+    return with_low_rank(*parts, y, t_, rounded.defined() ? rounded : b_);
   }
 
   std::array<Tensor, 3> backward(const Tensor& dy, NeedsGrad needs) const {
@@ -238,153 +158,6 @@ struct AddLowRank {
   }
 };
 
-// The leaves of a sum over the rows of each part of a module, which `own` has one below the other:
-// leaf i is that of each part.
-std::vector<kernels::SumRun> runs_of(std::span<const LowRankPart> parts, int64_t leaves) {
-  std::vector<kernels::SumRun> out;
-  for (int64_t leaf = 0; leaf < leaves; ++leaf) {
-    int64_t first = 0;
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const int64_t rows = parts[i].rows.total();
-      out.push_back({.begin = first + leaf * rows / leaves,
-                     .end = first + (leaf + 1) * rows / leaves,
-                     .ends_leaf = i + 1 == parts.size()});
-      first += rows;
-    }
-  }
-  return out;
-}
-
-// The same in exact mode, from the rank's piece of t, or all of it, of which dt is the sum over the
-// ranks that divide the rows.
-struct ExactAddLowRank {
-  static constexpr OpName name = "exact_add_low_rank";
-  std::shared_ptr<const std::vector<LowRankPart>> parts;
-  Tensor rounded;  // b in y's dtype, where that differs
-  TensorParallelLayout layout;
-  bool tokens_apart;  // of db
-  SavedTensor t = {}, b = {};
-  Tensor gathered = {};  // t of all tokens, where the rank has a piece
-  Tensor leaf = {};
-
-  void for_float64() { rounded = {}; }
-
-  Tensor forward(const Tensor& y, const Tensor& t_, const Tensor& b_) {
-    const bool gathers = layout.size > 1 && layout.sequence_axis;
-    const Tensor all =
-        gathers ? start_all_gather(t_, *layout.sequence_axis, *layout.group).wait() : t_;
-    if (b_.requires_grad()) {
-      leaf = b_;
-      if (gathers) {
-        gathered = all;
-      } else {
-        t.save(t_);
-      }
-    }
-    if (t_.requires_grad()) {
-      b.save(b_);
-    }
-    if (b_.dtype() != y.dtype() && !rounded.defined()) {
-      rounded = b_.to(y.dtype());
-    }
-    return with_products(*parts, y, all, rounded.defined() ? rounded : b_);
-  }
-
-  std::array<Tensor, 3> backward(const Tensor& dy, NeedsGrad needs) const {
-    check<RuntimeError>(!grad_enabled(), name,
-                        ": exact mode has no derivatives of derivatives (create_graph)");
-    std::array<Tensor, 3> out;
-    if (needs[0]) {
-      out[0] = dy;
-    }
-    const Tensor rows = dense(matrix_of(dy));
-    if (needs[1]) {
-      out[1] = input_gradient(dy, rows);
-    }
-    if (needs[2]) {
-      out[2] = exact_main_grad(leaf);
-      check<RuntimeError>(out[2].defined(), name, ": exact mode needs exact sums for ",
-                          describe(leaf));
-      add_products(rows, out[2].data<double>());
-    }
-    return out;
-  }
-
- private:
-  int64_t columns() const { return parts->back().column + parts->back().rank; }
-
-  Tensor input_gradient(const Tensor& dy, const Tensor& rows) const {
-    const Tensor bs = dense(rounded.defined() ? rounded : b.get());
-    Shape shape = dy.shape();
-    shape.back() = columns();
-    const Tensor dt = empty(shape, kFloat32);
-    const std::span<const LowRankPart> all(*parts);
-    for (size_t first = 0; first < all.size();) {
-      size_t end = first + 1;
-      while (end < all.size() && !all[end].is_first) {
-        ++end;
-      }
-      const auto module = all.subspan(first, end - first);
-      TensorList own;
-      for (const LowRankPart& part : module) {
-        own.push_back(columns_of(rows, part.rows));
-      }
-      const Tensor factors = dense(own.size() == 1 ? own[0] : cat(own, 1));
-      kernels::tree_gemm({.dtype = dy.dtype(),
-                          .c_dtype = kFloat32,
-                          .m = factors.size(0),
-                          .n = module[0].rank,
-                          .k = factors.size(1),
-                          .lda = factors.size(1),
-                          .ldb = module[0].rank,
-                          .ldc = columns()},
-                         runs_of(module, layout.leaves / layout.size), factors.raw(),
-                         element_of(bs, module[0].element), element_of(dt, module[0].column));
-      first = end;
-    }
-    return scaled(summed(dt)).to(dy.dtype());
-  }
-
-  Tensor summed(const Tensor& partial) const {
-    if (layout.size == 1) {
-      return partial;
-    }
-    return (layout.sequence_axis
-                ? start_reduce_scatter(partial, *layout.sequence_axis, *layout.group)
-                : start_all_reduce(partial, *layout.group))
-        .wait();
-  }
-
-  // By the modules' scales, which come after the sum over the ranks: each product is rounded.
-  Tensor scaled(const Tensor& dt) const {
-    TensorList out;
-    for (const LowRankPart& part : *parts) {
-      if (part.is_first) {
-        out.push_back(dt.slice(-1, part.column, part.column + part.rank) * part.scale);
-      }
-    }
-    return out.size() == 1 ? out[0] : cat(out, -1);
-  }
-
-  void add_products(const Tensor& rows, double* sums) const {
-    const Tensor low = dense(gathered.defined() ? gathered : t.get());
-    for (const LowRankPart& part : *parts) {
-      const bool lies_apart = part.rows.count > 1;
-      const Tensor own = lies_apart ? dense(columns_of(rows, part.rows)) : rows;
-      exact_token_gemm({.dtype = rows.dtype(),
-                        .m = part.rows.total(),
-                        .n = part.rank,
-                        .k = rows.size(0),
-                        .alpha = part.scale,
-                        .lda = own.size(1),
-                        .ldb = columns(),
-                        .ldc = part.rank},
-                       element_of(own, lies_apart ? 0 : part.rows.first),
-                       element_of(low, part.column), sums + part.element, tokens_apart);
-    }
-  }
-};
-
 thread_local int adapters_off_scopes = 0;
 
 // Random numbers of another time: what runs again in backward draws what it drew in forward.
@@ -432,9 +205,8 @@ Tensor add_low_rank(const Tensor& y,
                     const Tensor& t,
                     const Tensor& b,
                     const Tensor& rounded,
-                    const Modules& modules) {
-  return apply_op(
-      AddLowRank{std::make_shared<std::vector<LowRankPart>>(parts_of(modules)), rounded}, y, t, b);
+                    const std::vector<LowRankModule>& modules) {
+  return apply_op(AddLowRank{low_rank_parts(modules), rounded}, y, t, b);
 }
 
 Shape LowRankAddition::a_shape(const LowRankSpec& spec, int64_t input_size) {
@@ -517,11 +289,9 @@ Tensor LowRankAddition::exact_up(const Tensor& y, const Tensor& t, bool divides_
   const nn::Parameter& b = *parameters_.b;
   // Tokens are divided where t is used as it is, unless t is gathered first.
   const TensorParallelLayout layout = divides_rows ? layout_ : TensorParallelLayout{};
-  return apply_op(
-      ExactAddLowRank{std::make_shared<std::vector<LowRankPart>>(parts_of(spec_.modules)),
-                      b.dtype() == y.dtype() ? Tensor() : b.compute_copy(y.dtype()), layout,
-                      /*tokens_apart=*/!divides_rows},
-      y, t.to(y.dtype()), Tensor(b));
+  return exact_add_low_rank(y, t.to(y.dtype()), b,
+                            b.dtype() == y.dtype() ? Tensor() : b.compute_copy(y.dtype()),
+                            spec_.modules, layout, /*tokens_apart=*/!divides_rows);
 }
 
 Tensor LowRankAddition::up(const Tensor& y, const Tensor& t) const {
@@ -594,6 +364,27 @@ void LowRankAddition::start_magnitudes(const Tensor& weight, bool rows_are_whole
     copy_values(kept, b);
     parameters_.magnitude->bump_version();
   }
+}
+
+bool LowRankAddition::takes_product(const nn::Parameter& weight, bool training) const {
+  return precision_.fused && !in_exact() && layout_.size == 1 && !has_magnitudes() &&
+         !(training && spec_.dropout > 0) && !weight.is_quantized();
+}
+
+Tensor LowRankAddition::product(const Tensor& x,
+                                const nn::Parameter& weight,
+                                const nn::Parameter* bias,
+                                std::function<Tensor()> recompute_x) const {
+  const Tensor operand = x.to(precision_.compute);
+  if (!operand.is_same(x)) {
+    recompute_x = nullptr;
+  }
+  return low_rank_linear(
+      operand,
+      {weight, rounded_weight(weight, precision_), bias != nullptr ? Tensor(*bias) : Tensor(),
+       *parameters_.a, rounded_weight(*parameters_.a, precision_), *parameters_.b,
+       rounded_weight(*parameters_.b, precision_)},
+      spec_.modules, std::move(recompute_x));
 }
 
 Tensor LowRankAddition::to_columns(const Tensor& y,

@@ -113,6 +113,16 @@ class LowRankAddition {
         layout_(layout),
         is_replicated_(is_replicated) {}
 
+  /// Whether product() can take the place of the layer's own product and of to_columns() or
+  /// to_rows(): one rank has all rows and columns, kernels are fused, and there is neither exact
+  /// mode nor dropout, magnitude or quantized weight.
+  bool takes_product(const nn::Parameter& weight, bool training) const;
+  /// x W^T + bias with what is added, in one op; bias may be null, `recompute_x` as in linear().
+  Tensor product(const Tensor& x,
+                 const nn::Parameter& weight,
+                 const nn::Parameter* bias,
+                 std::function<Tensor()> recompute_x = nullptr) const;
+
   /// y, the layer's product by `weight` without its bias if there are magnitudes, with what is
   /// added; x is the layer's input, before it is gathered.
   Tensor to_columns(const Tensor& y, const Tensor& x, const Tensor& weight, bool training) const;

@@ -210,6 +210,28 @@ void gemm(const GemmShape& s, const void* a, const void* b, void* c) {
   }
 }
 
+void gemm_with_tail(
+    const GemmShape& s, const void* a, const void* b, void* c, const GemmTail& tail) {
+  assert(s.batch == 1);
+  const bool has_tiles = s.dtype == kFloat32 ? takes_tiles(s) : prefers_tiles(s.dtype);
+  if (has_tiles && takes_tail(s, tail) && !wants_one_run(s) && !wants_one_order(s) &&
+      !prefers_few_rows(s) && s.m > 0 && s.n > 0 && s.k > 0 && tail.k > 0 && s.alpha != 0) {
+    const CountedWork work(2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) *
+                           static_cast<double>(s.k + tail.k));
+    tiled_gemm(s, a, b, c, tail);
+    return;
+  }
+  gemm(s, a, b, c);
+  GemmShape rest = s;
+  rest.trans_a = false;
+  rest.trans_b = tail.trans_e;
+  rest.k = tail.k;
+  rest.lda = tail.ldd;
+  rest.ldb = tail.lde;
+  rest.beta = 1;
+  gemm(rest, tail.d, tail.e, c);
+}
+
 bool has_native_gemm(DType dtype) {
   return dtype == kBFloat16 && (has_onednn_gemm(dtype) || prefers_bfloat16_pairs());
 }

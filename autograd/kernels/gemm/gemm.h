@@ -29,6 +29,11 @@ namespace tapestry::kernels {
 /// ones are each computed by the whole team.
 void gemm(const GemmShape& shape, const void* a, const void* b, void* c);
 
+/// One product with a tail. Tiles of our own sum both pieces in one run and round it once; anything
+/// else is two products, of which the second is added to the first in C.
+void gemm_with_tail(
+    const GemmShape& shape, const void* a, const void* b, void* c, const GemmTail& tail);
+
 /// How the loaded OpenBLAS was built and threads itself: "openmp: OpenBLAS 0.3.21 ...". The
 /// pthread flavour ("pthread: ...") runs a second pool beside OpenMP and is slow here.
 std::string_view blas_flavour();

@@ -31,4 +31,15 @@ struct GemmShape {
   bool operator==(const GemmShape&) const = default;
 };
 
+/// A second piece of the sum of one product, which lies elsewhere: C = alpha (op(A) op(B) + D E) +
+/// beta C with D [m,k] and E [k,n], or [n,k] if trans_e.
+struct GemmTail {
+  bool trans_e = false;
+  int64_t k = 0;
+  const void* d = nullptr;
+  int64_t ldd = 0;
+  const void* e = nullptr;
+  int64_t lde = 0;
+};
+
 }  // namespace tapestry::kernels

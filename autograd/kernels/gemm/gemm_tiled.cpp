@@ -154,6 +154,7 @@ void multiply_tiled(const TiledProduct& given) {
   const int64_t per_item = product.pairs ? 2 : 1;
   Work work{};
   work.items = product.leaves != nullptr ? product.leaves->items : ceil_div(product.k, per_item);
+  work.items += product.tail != nullptr ? ceil_div(product.tail->k, per_item) : 0;
   const int64_t rows = TAPESTRY_DISPATCH(tile_rows)();
   work.tiles = ceil_div(product.m, rows);
   const bool converted = product.dtype != kFloat32 && !product.pairs;
@@ -195,7 +196,22 @@ void tiled_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
   tiled_gemm(s, a, b, c, s.dtype == kBFloat16 && prefers_bfloat16_pairs());
 }
 
-void tiled_gemm(const GemmShape& s, const void* a, const void* b, void* c, bool pairs) {
+void tiled_gemm(const GemmShape& s, const void* a, const void* b, void* c, const GemmTail& tail) {
+  assert(takes_tail(s, tail));
+  tiled_gemm(s, a, b, c, s.dtype == kBFloat16, &tail);
+}
+
+bool takes_tail(const GemmShape& s, const GemmTail& tail) {
+  if (s.dtype == kFloat32) {
+    return !s.trans_a;
+  }
+  // Rows that are read in pairs begin with a whole one.
+  return s.dtype == kBFloat16 && prefers_bfloat16_pairs() && !s.trans_a && s.k % 2 == 0 &&
+         s.lda % 2 == 0 && tail.k % 2 == 0 && tail.ldd % 2 == 0;
+}
+
+void tiled_gemm(
+    const GemmShape& s, const void* a, const void* b, void* c, bool pairs, const GemmTail* tail) {
   assert(has_tiled_gemm(s.dtype));
   assert(!pairs || (s.dtype == kBFloat16 && has_bfloat16_pairs()));
   assert(s.m > 0 && s.n > 0 && s.k > 0);
@@ -230,6 +246,12 @@ void tiled_gemm(const GemmShape& s, const void* a, const void* b, void* c, bool 
       product.ldc = s.ldc;
       product.alpha = static_cast<float>(s.alpha);
       product.beta = first ? static_cast<float>(s.beta) : 1.0F;
+      GemmTail own;
+      if (last && tail != nullptr) {
+        own = *tail;
+        own.d = offset(tail->d, s.dtype, i * tail->ldd);
+        product.tail = &own;
+      }
       if (beside && last) {
         product.addend = static_cast<const float*>(sums.get());
         product.beta = static_cast<float>(s.beta);

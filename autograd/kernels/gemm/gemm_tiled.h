@@ -50,6 +50,9 @@ struct TiledProduct {
   /// The sum is cut into leaves: there is no addend, and where C is float64 beta does not count.
   /// Null: it is not.
   const LeafSums* leaves;
+  /// What is summed after these items, in items of its own. Neither factor A is transposed then,
+  /// nor made of 16 bits that are converted, and there are no leaves. Null: nothing.
+  const GemmTail* tail;
 };
 
 /// Memory that somebody reads or writes next, to be on its way into the second-level cache before.
@@ -102,9 +105,22 @@ int64_t rows_of_block(int64_t m, bool packs_a);
 /// One product (the batch of the shape is not looked at) of a dtype that has_tiled_gemm; m, n, k >
 /// 0. C of a 16-bit product has that dtype or is float32. `pairs`, for bfloat16 only and where
 /// has_bfloat16_pairs(): without conversion to float32.
-void tiled_gemm(const GemmShape& shape, const void* a, const void* b, void* c, bool pairs);
+void tiled_gemm(const GemmShape& shape,
+                const void* a,
+                const void* b,
+                void* c,
+                bool pairs,
+                const GemmTail* tail = nullptr);
 
 /// In pairs where that is preferred.
 void tiled_gemm(const GemmShape& shape, const void* a, const void* b, void* c);
+
+/// The same with a tail, of a shape that takes_tail().
+void tiled_gemm(
+    const GemmShape& shape, const void* a, const void* b, void* c, const GemmTail& tail);
+
+/// Whether tiles sum a tail of that product in the same run: A is read where it lies, as float32 or
+/// as pairs of bfloat16.
+bool takes_tail(const GemmShape& shape, const GemmTail& tail);
 
 }  // namespace tapestry::kernels

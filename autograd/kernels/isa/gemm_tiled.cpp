@@ -25,8 +25,28 @@ using Item = float;
 #endif
 
 /// Of the sum.
+int64_t items_in_tail(const TiledProduct& product) {
+  return product.tail != nullptr ? items_of<Item>(product.tail->k) : 0;
+}
 int64_t items_in(const TiledProduct& product) {
+  if (product.tail != nullptr) {
+    return items_of<Item>(product.k) + items_in_tail(product);
+  }
   return product.leaves != nullptr ? product.leaves->items : items_of<Item>(product.k);
+}
+
+/// The factors of a product's tail in place of its own; packed, they lie behind those.
+TiledProduct tail_of(const TiledProduct& product) {
+  TiledProduct out = product;
+  out.a = product.tail->d;
+  out.lda = product.tail->ldd;
+  out.b = product.tail->e;
+  out.ldb = product.tail->lde;
+  out.trans_b = product.tail->trans_e;
+  return out;
+}
+PackedRun run_of_tail(const TiledProduct& product) {
+  return {0, 1, product.tail->k, items_of<Item>(product.k)};
 }
 
 /// Calls f(run) for the runs of k that are copied one after the other.
@@ -97,16 +117,18 @@ template <class T>
 }
 
 #if defined(TAPESTRY_PAIRS)
-/// c = A B, rounded as it leaves the registers. The instruction takes denormal sums for 0, of which
-/// sums of pairs have none.
+/// c = A B, of the items and then of a tail's, rounded as it leaves the registers. The instruction
+/// takes denormal sums for 0, of which sums of pairs have none.
 template <int kVectors, bool kTransA, class Fetching>
 [[gnu::always_inline]] inline void multiply_rounded(int64_t items,
-                                                    const Pair* a,
-                                                    int64_t lda,
+                                                    Operand<Pair> a,
+                                                    int64_t tail_items,
+                                                    Operand<Pair> tail,
                                                     const Pair* panel,
                                                     BFloat16* c,
                                                     int64_t ldc,
                                                     [[maybe_unused]] Fetching& fetch) {
+  constexpr int64_t kWidth = kVectors * kLane;
   FloatVector sum[kTileRows][kVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
@@ -122,8 +144,12 @@ template <int kVectors, bool kTransA, class Fetching>
       end = least(p + kItemsPerFetch, items);
     }
     for (; p < end; ++p) {
-      multiply_item<Pair, kVectors, kTransA>(p, a, lda, panel, kVectors * kLane, sum);
+      multiply_item<Pair, kVectors, kTransA>(p, a.data, a.ld, panel, kWidth, sum);
     }
+  }
+  for (int64_t p = 0; p < tail_items; ++p) {
+    multiply_item<Pair, kVectors, kTransA>(p, tail.data, tail.ld, panel + items * kWidth, kWidth,
+                                           sum);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
@@ -185,6 +211,7 @@ class PanelOfC {
         column_(column),
         columns_(least(kWidth, product.n - column)),
         items_(items_of<Item>(product.k)),
+        tail_items_(items_in_tail(product)),
         converted_(product.dtype != kFloat32 && !product.pairs),
         fetch_(fetch) {}
 
@@ -250,10 +277,13 @@ class PanelOfC {
     const TiledProduct& g = product_;
     auto* c = static_cast<BFloat16*>(g.c) + tile * kTileRows * g.ldc + column_;
     const TileOfA a = tile_of_a(tile);
+    const TileOfA tail = tail_items_ > 0 ? tile_of_tail(tile) : TileOfA{};
     if (a.across) {
-      multiply_rounded<kVectors, true>(items_, a.data, a.ld, panel_, c, g.ldc, fetch_);
+      multiply_rounded<kVectors, true>(items_, {a.data, a.ld}, tail_items_, {tail.data, tail.ld},
+                                       panel_, c, g.ldc, fetch_);
     } else {
-      multiply_rounded<kVectors, false>(items_, a.data, a.ld, panel_, c, g.ldc, fetch_);
+      multiply_rounded<kVectors, false>(items_, {a.data, a.ld}, tail_items_, {tail.data, tail.ld},
+                                        panel_, c, g.ldc, fetch_);
     }
 #endif
   }
@@ -270,10 +300,21 @@ class PanelOfC {
       const int64_t lda = g.lda / kPerItem<Item>;
       return {static_cast<const Item*>(g.a) + tile * kTileRows * lda, lda, false};
     }
-    const auto* packed =
-        static_cast<const Item*>(g.packed_a) + (tile - g.first_packed) * items_ * kTileRows;
+    const auto* packed = static_cast<const Item*>(g.packed_a) +
+                         (tile - g.first_packed) * (items_ + tail_items_) * kTileRows;
     const bool across = converted_ ? g.trans_a : true;
     return {packed, across ? kTileRows : items_, across};
+  }
+
+  /// Packed it lies behind the tile's other items.
+  [[gnu::always_inline]] TileOfA tile_of_tail(int64_t tile) const {
+    const TiledProduct& g = product_;
+    if (tile < g.first_packed) {
+      const int64_t ld = g.tail->ldd / kPerItem<Item>;
+      return {static_cast<const Item*>(g.tail->d) + tile * kTileRows * ld, ld, false};
+    }
+    const TileOfA a = tile_of_a(tile);
+    return {a.data + items_ * kTileRows, kTileRows, true};
   }
 
   [[gnu::always_inline]] void sum(int64_t tile, bool accumulate, float* c, int64_t ldc) {
@@ -282,6 +323,20 @@ class PanelOfC {
       multiply<true>(a.data, kTileRows, accumulate, c, ldc);
     } else {
       multiply<false>(a.data, a.ld, accumulate, c, ldc);
+    }
+    if (tail_items_ > 0) {
+      add_tail(tile, c, ldc);
+    }
+  }
+
+  /// The tail, whose panel lies behind that of the other items, goes on from what they left in c.
+  [[gnu::noinline]] void add_tail(int64_t tile, float* c, int64_t ldc) {
+    const TileOfA a = tile_of_tail(tile);
+    const Item* panel = panel_ + items_ * kWidth;
+    if (a.across) {
+      multiply_tile<Item, kVectors, true>(tail_items_, a.data, a.ld, panel, kWidth, true, c, ldc);
+    } else {
+      multiply_tile<Item, kVectors, false>(tail_items_, a.data, a.ld, panel, kWidth, true, c, ldc);
     }
   }
 
@@ -351,6 +406,7 @@ class PanelOfC {
   int64_t column_;
   int64_t columns_;
   int64_t items_;
+  int64_t tail_items_;
   bool converted_;
   [[no_unique_address]] Fetching fetch_;
 };
@@ -396,10 +452,14 @@ template <int kVectors>
     using Element = std::remove_pointer_t<decltype(element)>;
     constexpr int64_t kWidth = kVectors * kLane;
     const int64_t all = items_in(product);
-    for_packed_runs(product, [&](const PackedRun& run) {
-      pack_panels<kWidth>(factor_of_run<Element>(product.b, product.ldb, product.trans_b, run),
-                          column, columns, all, packed + run.item * kWidth);
-    });
+    const auto pack_run = [&](const TiledProduct& from, const PackedRun& run) {
+      pack_panels<kWidth>(factor_of_run<Element>(from.b, from.ldb, from.trans_b, run), column,
+                          columns, all, packed + run.item * kWidth);
+    };
+    for_packed_runs(product, [&](const PackedRun& run) { pack_run(product, run); });
+    if (product.tail != nullptr) {
+      pack_run(tail_of(product), run_of_tail(product));
+    }
   });
 }
 
@@ -525,6 +585,10 @@ void pack_tiles(const TiledProduct& product, int64_t begin, int64_t end) {
     for_packed_runs(product, [&](const PackedRun& run) {
       pack_tiles_typed<std::remove_pointer_t<decltype(element)>>(product, begin, end, run);
     });
+    if (product.tail != nullptr) {
+      pack_tiles_typed<std::remove_pointer_t<decltype(element)>>(tail_of(product), begin, end,
+                                                                 run_of_tail(product));
+    }
   });
 }
 

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
 #include "autograd/kernels/machine/work_counter.h"
 #include "autograd/tape/leaf_state.h"
 #include "autograd/tensor/rank_context.h"
@@ -336,7 +339,8 @@ double flops_of_step(const Overrides& overrides) {
 }
 
 // Of every frozen matrix there are the products with x and with dy, and none for its own gradient;
-// of an adapter all three.
+// of an adapter all three. In those of x and dy the Bs of a layer are one matrix, whose zeros
+// count.
 TEST(Adapters, MakeNoGradientOfAFrozenMatrix) {
   const Overrides model = joined(kLlama, {"model_config.num_layers=2"});
   const Overrides lora = joined({model,
@@ -348,9 +352,12 @@ TEST(Adapters, MakeNoGradientOfAFrozenMatrix) {
   double first = 0;  // whose input has no gradient
   double adapters = 0;
   double first_down = 0;
+  double zeros = 0;
+  std::map<std::string, const nn::Parameter*> parameters;
   const auto built = get_model(config);
   for (const auto& entry : built->named_parameters()) {
     const nn::Parameter& parameter = *entry.parameter;
+    parameters[entry.name] = &parameter;
     const auto size = 2.0 * static_cast<double>(tokens * parameter.numel());
     const bool is_first = entry.name.find("layers.0.attention.qkv_proj") != std::string::npos;
     if (parameter.flags().adapter) {
@@ -361,8 +368,17 @@ TEST(Adapters, MakeNoGradientOfAFrozenMatrix) {
       first += is_first ? size : 0;
     }
   }
+  for (const auto& [name, b] : parameters) {
+    if (name.ends_with("lora_b")) {
+      const std::string layer = name.substr(0, name.size() - std::string("lora_b").size());
+      const int64_t one_matrix =
+          parameters.at(layer + "weight")->size(0) * parameters.at(layer + "lora_a")->size(0);
+      zeros += 2.0 * static_cast<double>(tokens * (one_matrix - b->numel()));
+    }
+  }
   const double full = flops_of_step(model);  // the first matrix' input has a gradient: the table's
-  EXPECT_DOUBLE_EQ(flops_of_step(lora), full - matrices - first + 3 * adapters - first_down);
+  EXPECT_DOUBLE_EQ(flops_of_step(lora),
+                   full - matrices - first + 3 * adapters - first_down + 2 * zeros);
 }
 
 // An input is kept where A needs it, once, and nowhere else.
