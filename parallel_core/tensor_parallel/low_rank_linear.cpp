@@ -31,7 +31,7 @@ struct ScaledColumns {
 
 // How the products of a layer are cut.
 struct LowRankPlan {
-  std::vector<LowRankModule> modules;
+  std::vector<LowRankModule> modules;  // without names and start values
   LowRankParts parts;
   std::vector<ScaledColumns> columns;
   int64_t ranks = 0;
@@ -57,8 +57,14 @@ bool fill_rows(const std::vector<LowRankPart>& parts, int64_t rows) {
 
 std::shared_ptr<const LowRankPlan> plan_of(const std::vector<LowRankModule>& modules,
                                            int64_t rows) {
-  LowRankPlan out{.modules = modules, .parts = low_rank_parts(modules)};
+  LowRankPlan out;
+  out.parts = low_rank_parts(modules);
   for (const LowRankModule& module : modules) {
+    LowRankModule bare{.rank = module.rank, .scale = module.scale};
+    for (const LowRankModule::Output& output : module.outputs) {
+      bare.outputs.push_back({.rows = output.rows});
+    }
+    out.modules.push_back(std::move(bare));
     if (!out.columns.empty() && out.columns.back().scale == module.scale) {
       out.columns.back().count += module.rank;
     } else {
