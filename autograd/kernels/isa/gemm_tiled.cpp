@@ -97,13 +97,33 @@ template <class T>
 }
 
 #if defined(TAPESTRY_PAIRS)
-/// c = A B, rounded as it leaves the registers. The instruction takes denormal sums for 0, of which
-/// sums of pairs have none.
+/// y = x rounded, which is no denormal: the instruction takes those for 0.
+[[gnu::always_inline]] inline void round_normal(FloatVector x, BFloat16* y) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(y),
+                      reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+}
+
+/// y = x + y, rounded.
+[[gnu::always_inline]] inline void round_onto(FloatVector x, BFloat16* y) {
+  // NOLINTNEXTLINE(modernize-use-using): an alias cannot carry the attribute
+  typedef uint16_t Bits __attribute__((vector_size(kVectorBytes / 2)));
+  Bits bits;
+  __builtin_memcpy(&bits, static_cast<const void*>(y), sizeof(bits));
+  const UInt32Vector old = __builtin_convertvector(bits, UInt32Vector) << 16U;
+  const FloatVector sum = x + reinterpret_cast<FloatVector>(old);
+  const auto u = reinterpret_cast<UInt32Vector>(sum);
+  const UInt32Vector rounded = (u + 0x7fffU + ((u >> 16U) & 1U)) >> 16U;
+  bits = __builtin_convertvector(sum != sum ? (u >> 16U) | 0x40U : rounded, Bits);
+  __builtin_memcpy(static_cast<void*>(y), &bits, sizeof(bits));
+}
+
+/// c = or += A B, rounded as it leaves the registers. Sums of pairs are no denormals.
 template <int kVectors, bool kTransA, class Fetching>
 [[gnu::always_inline]] inline void multiply_rounded(int64_t items,
                                                     const Pair* a,
                                                     int64_t lda,
                                                     const Pair* panel,
+                                                    bool onto,
                                                     BFloat16* c,
                                                     int64_t ldc,
                                                     [[maybe_unused]] Fetching& fetch) {
@@ -129,8 +149,8 @@ template <int kVectors, bool kTransA, class Fetching>
   for (int r = 0; r < kTileRows; ++r) {
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(c + r * ldc + v * kLane),
-                          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sum[r][v])));
+      BFloat16* out = c + r * ldc + v * kLane;
+      onto ? round_onto(sum[r][v], out) : round_normal(sum[r][v], out);
     }
   }
 }
@@ -239,7 +259,8 @@ class PanelOfC {
   bool rounds_in_registers() const {
 #if defined(TAPESTRY_PAIRS)
     const TiledProduct& g = product_;
-    return g.c_dtype == kBFloat16 && g.alpha == 1 && g.beta == 0 && g.addend == nullptr;
+    return g.c_dtype == kBFloat16 && g.alpha == 1 && (g.beta == 0 || g.beta == 1) &&
+           g.addend == nullptr;
 #else
     return false;
 #endif
@@ -250,10 +271,11 @@ class PanelOfC {
     const TiledProduct& g = product_;
     auto* c = static_cast<BFloat16*>(g.c) + tile * kTileRows * g.ldc + column_;
     const TileOfA a = tile_of_a(tile);
+    const bool onto = g.beta == 1;
     if (a.across) {
-      multiply_rounded<kVectors, true>(items_, a.data, a.ld, panel_, c, g.ldc, fetch_);
+      multiply_rounded<kVectors, true>(items_, a.data, a.ld, panel_, onto, c, g.ldc, fetch_);
     } else {
-      multiply_rounded<kVectors, false>(items_, a.data, a.ld, panel_, c, g.ldc, fetch_);
+      multiply_rounded<kVectors, false>(items_, a.data, a.ld, panel_, onto, c, g.ldc, fetch_);
     }
 #endif
   }
