@@ -105,16 +105,15 @@ template <class T>
 
 /// y = x + y, rounded.
 [[gnu::always_inline]] inline void round_onto(FloatVector x, BFloat16* y) {
-  // NOLINTNEXTLINE(modernize-use-using): an alias cannot carry the attribute
-  typedef uint16_t Bits __attribute__((vector_size(kVectorBytes / 2)));
-  Bits bits;
-  __builtin_memcpy(&bits, static_cast<const void*>(y), sizeof(bits));
-  const UInt32Vector old = __builtin_convertvector(bits, UInt32Vector) << 16U;
-  const FloatVector sum = x + reinterpret_cast<FloatVector>(old);
+  auto* const memory = reinterpret_cast<__m256i*>(y);
+  const __m512i old = _mm512_maskz_cvtepu16_epi32(kAllLanes, _mm256_loadu_si256(memory));
+  const FloatVector sum =
+      x + reinterpret_cast<FloatVector>(reinterpret_cast<UInt32Vector>(old) << 16U);
   const auto u = reinterpret_cast<UInt32Vector>(sum);
-  const UInt32Vector rounded = (u + 0x7fffU + ((u >> 16U) & 1U)) >> 16U;
-  bits = __builtin_convertvector(sum != sum ? (u >> 16U) | 0x40U : rounded, Bits);
-  __builtin_memcpy(static_cast<void*>(y), &bits, sizeof(bits));
+  const UInt32Vector high = u >> 16U;
+  const UInt32Vector rounded = (u + 0x7fffU + (high & 1U)) >> 16U;
+  const auto bits = reinterpret_cast<__m512i>(sum != sum ? high | 0x40U : rounded);
+  _mm256_storeu_si256(memory, _mm512_maskz_cvtepi32_epi16(kAllLanes, bits));
 }
 
 /// c = or += A B, rounded as it leaves the registers. Sums of pairs are no denormals.
