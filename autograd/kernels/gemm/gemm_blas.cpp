@@ -12,6 +12,7 @@
 
 #include "autograd/kernels/gemm/gemm.h"
 #include "autograd/kernels/gemm/gemm_blocks.h"
+#include "autograd/kernels/gemm/gemm_choice.h"
 #include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/team.h"
 
@@ -119,7 +120,7 @@ std::string_view blas_flavour() {
     const int parallel = std::clamp(openblas_get_parallel(), 0, 2);
     return std::string(kParallel[parallel]) + ": " + openblas_get_config() + " on " +
            openblas_get_corename() +
-           (openblas_lacks_avx512() ? "; float32 products by kernels of our own" : "");
+           (prefers_tiles(kFloat32) ? "; float32 products by kernels of our own" : "");
   }();
   return flavour;
 }

@@ -117,14 +117,34 @@ template <class T>
 }
 
 #if defined(TAPESTRY_PAIRS)
-/// c = A B, of the items and then of a tail's, rounded as it leaves the registers. The instruction
-/// takes denormal sums for 0, of which sums of pairs have none.
+/// y = x rounded, which is no denormal: the instruction takes those for 0.
+[[gnu::always_inline]] inline void round_normal(FloatVector x, BFloat16* y) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(y),
+                      reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+}
+
+/// y = x + y, rounded.
+[[gnu::always_inline]] inline void round_onto(FloatVector x, BFloat16* y) {
+  auto* const memory = reinterpret_cast<__m256i*>(y);
+  const __m512i old = _mm512_maskz_cvtepu16_epi32(kAllLanes, _mm256_loadu_si256(memory));
+  const FloatVector sum =
+      x + reinterpret_cast<FloatVector>(reinterpret_cast<UInt32Vector>(old) << 16U);
+  const auto u = reinterpret_cast<UInt32Vector>(sum);
+  const UInt32Vector high = u >> 16U;
+  const UInt32Vector rounded = (u + 0x7fffU + (high & 1U)) >> 16U;
+  const auto bits = reinterpret_cast<__m512i>(sum != sum ? high | 0x40U : rounded);
+  _mm256_storeu_si256(memory, _mm512_maskz_cvtepi32_epi16(kAllLanes, bits));
+}
+
+/// c = or += A B, of the items and then of a tail's, rounded as it leaves the registers. Sums of
+/// pairs are no denormals.
 template <int kVectors, bool kTransA, class Fetching>
 [[gnu::always_inline]] inline void multiply_rounded(int64_t items,
                                                     Operand<Pair> a,
                                                     int64_t tail_items,
                                                     Operand<Pair> tail,
                                                     const Pair* panel,
+                                                    bool onto,
                                                     BFloat16* c,
                                                     int64_t ldc,
                                                     [[maybe_unused]] Fetching& fetch) {
@@ -155,8 +175,8 @@ template <int kVectors, bool kTransA, class Fetching>
   for (int r = 0; r < kTileRows; ++r) {
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(c + r * ldc + v * kLane),
-                          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sum[r][v])));
+      BFloat16* out = c + r * ldc + v * kLane;
+      onto ? round_onto(sum[r][v], out) : round_normal(sum[r][v], out);
     }
   }
 }
@@ -266,7 +286,8 @@ class PanelOfC {
   bool rounds_in_registers() const {
 #if defined(TAPESTRY_PAIRS)
     const TiledProduct& g = product_;
-    return g.c_dtype == kBFloat16 && g.alpha == 1 && g.beta == 0 && g.addend == nullptr;
+    return g.c_dtype == kBFloat16 && g.alpha == 1 && (g.beta == 0 || g.beta == 1) &&
+           g.addend == nullptr;
 #else
     return false;
 #endif
@@ -278,12 +299,13 @@ class PanelOfC {
     auto* c = static_cast<BFloat16*>(g.c) + tile * kTileRows * g.ldc + column_;
     const TileOfA a = tile_of_a(tile);
     const TileOfA tail = tail_items_ > 0 ? tile_of_tail(tile) : TileOfA{};
+    const bool onto = g.beta == 1;
     if (a.across) {
       multiply_rounded<kVectors, true>(items_, {a.data, a.ld}, tail_items_, {tail.data, tail.ld},
-                                       panel_, c, g.ldc, fetch_);
+                                       panel_, onto, c, g.ldc, fetch_);
     } else {
       multiply_rounded<kVectors, false>(items_, {a.data, a.ld}, tail_items_, {tail.data, tail.ld},
-                                        panel_, c, g.ldc, fetch_);
+                                        panel_, onto, c, g.ldc, fetch_);
     }
 #endif
   }

@@ -216,14 +216,24 @@ TEST(GemmTiled, RoundedSumsHaveTheBitsOfFloat32OnesThatAreRounded) {
       for (int64_t i = 0; i < kM * kK; ++i) {
         a[i] = T(static_cast<float>(a[i]) * factors[i / kK % 5]);
       }
-      GemmShape shape = dense_product<T, T>(kM, kN, kK, false, false);
-      std::vector<T> c(kM * kN);
-      std::vector<float> sums(kM * kN);
-      gemm(shape, a.data(), b.data(), c.data());
-      shape.c_dtype = kFloat32;
-      gemm(shape, a.data(), b.data(), sums.data());
-      const std::vector<T> expected(sums.begin(), sums.end());
-      EXPECT_TRUE(same_bits(c.data(), expected.data(), c.size()));
+      for (const double beta : {0.0, 1.0}) {
+        GemmShape shape = dense_product<T, T>(kM, kN, kK, false, false);
+        std::vector<T> c(kM * kN, T(1e-39F));
+        std::vector<float> sums(kM * kN);
+        shape.beta = beta;
+        const std::vector<T> before = c;
+        gemm(shape, a.data(), b.data(), c.data());
+        shape.beta = 0;
+        shape.c_dtype = kFloat32;
+        gemm(shape, a.data(), b.data(), sums.data());
+        if (beta == 1) {
+          for (size_t i = 0; i < sums.size(); ++i) {
+            sums[i] += static_cast<float>(before[i]);
+          }
+        }
+        const std::vector<T> expected(sums.begin(), sums.end());
+        EXPECT_TRUE(same_bits(c.data(), expected.data(), c.size())) << beta;
+      }
     }
   });
 }
