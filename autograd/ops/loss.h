@@ -43,6 +43,10 @@ Tensor composed_cross_entropy(const Tensor& logits,
                               const Tensor& labels,
                               const CrossEntropyOptions& options = {});
 
+/// Rows of logits that take as much memory in any dtype as 512 in float32: the more rows there are
+/// at a time, the less it costs to lay out the weight for them.
+inline int64_t chunk_rows_for(DType dtype) { return 512 * size_of(kFloat32) / size_of(dtype); }
+
 struct LinearCrossEntropyOptions {
   CrossEntropyOptions loss = {};
   /// Rows of logits that exist at a time. At least 1.

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "autograd/ops/heads/token_scores.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/transformer/quantized_matrix.h"
 #include "parallel_core/config/model_matrices.h"
@@ -496,9 +497,12 @@ class StageEstimate {
       estimate_.logits = bytes_of(tokens_ * 4);
       return;
     }
-    const double rows = fuses_head_and_loss(model_) || config_.post_training_config.task
-                            ? std::min(tokens_, d(LinearCrossEntropyOptions().chunk_rows))
-                            : tokens_;
+    double rows = tokens_;
+    if (config_.post_training_config.task) {
+      rows = std::min(rows, d(LinearTokenScoresOptions().chunk_rows));
+    } else if (fuses_head_and_loss(model_)) {
+      rows = std::min(rows, d(chunk_rows_for(model_.compute_dtype)));
+    }
     const ModelMatrix table = matrices_before_layers(model_).front();
     estimate_.logits = bytes_of(rows * d(shape_on_rank(table, shares_)[0]) *
                                 (model_.use_fused_kernels ? element_ : element_ + 4));

@@ -122,6 +122,7 @@ ModelOutput GPTModel::fused_loss(const Tensor& hidden,
   options.logit_cap = logit_softcap_;
   const Tensor x = hidden.to(precision().compute);
   if (!in_exact()) {
+    options.chunk_rows = chunk_rows_for(x.dtype());
     options.loss.loss_mask = in_layout(input.loss_mask);
     return mean_of_sum(linear_cross_entropy(x, weight, labels, options), input);
   }
