@@ -70,6 +70,10 @@ unrunnable best_2048 'bench/compare.py --steps --presets llama_110m --batch 1 --
   'needs PyTorch 2.6' bench/compare.py --steps --presets llama_110m --batch 1 --seq 2048 --timed-steps 3 --rounds 1 --newer ROOT
 unrunnable best_4096 'bench/compare.py --steps --presets llama_110m --dtypes bfloat16 --batch 1 --seq 4096 --timed-steps 2 --rounds 1 --newer ROOT' \
   'needs PyTorch 2.6' bench/compare.py --steps --presets llama_110m --dtypes bfloat16 --batch 1 --seq 4096 --timed-steps 2 --rounds 1 --newer ROOT
+runs 'build/release/bench/step_bench --preset qwen2_390m --lora 16 --dtype bfloat16'
+says '"lora":16'
+unrunnable peers_lora 'OMP_NUM_THREADS=2 /usr/bin/python3 bench/peer/torch_lora.py --preset qwen2_390m --lora 16 --dtype bfloat16 --keep-memory' \
+  'needs PyTorch' python3 -m py_compile bench/peer/torch_lora.py
 runs 'bench/compare.py --ops --rounds 1 --repetitions 5 --min-time 0.1'
 says '| tape_1000_adds |'
 
