@@ -144,7 +144,7 @@ TEST(MemoryEstimate, Kinds) {
   EXPECT_EQ(
       logits({"training_config.fp16=True", "post_training_config.task=orpo",
               "post_training_config.data=[pairs.jsonl]", "training_config.eval_interval=null"}),
-      2 * 1024LL * 50304);
+      2 * 512LL * 50304);
   const std::vector<std::string> sgd = {"optimizer_config.optimizer_type=SGD",
                                         "optimizer_config.betas=[0.9, 0.999]"};
   EXPECT_EQ(estimate_memory(preset("124M", sgd)).optimizer, 0);
