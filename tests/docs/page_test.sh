@@ -142,7 +142,7 @@ make_clone() {
     tar --create --null --files-from=- --ignore-failed-read | tar --extract --directory "$clone") \
     2>/dev/null || cp -r "$source_dir"/* "$clone/"
   for path in "$clone"/bench/*.py; do
-    [[ -f "$path" ]] || continue
+    [[ -x "$path" ]] || continue  # a program, not what programs import
     name="${path##*/}"
     mv "$path" "${path%"$name"}_$name"
     wrap "$path" "${path%"$name"}_$name"
