@@ -142,6 +142,7 @@ std::vector<HeldMemory> CachingAllocator::held() const {
     ++held.blocks;
   }
   std::vector<HeldMemory> out;
+  out.reserve(by_owner.size());
   for (const auto& [owner, sum] : by_owner) {
     out.push_back({std::string(owner.module), op_text(owner), owner.kind, sum.bytes, sum.blocks});
   }

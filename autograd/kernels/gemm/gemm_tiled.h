@@ -97,7 +97,7 @@ TAPESTRY_DECLARE_PER_ISA_AND_PAIRS(
 bool has_tiled_gemm(DType dtype);
 
 /// The product of one block, on the team, but for packed_a and first_packed, which are set here.
-void multiply_tiled(const TiledProduct& product);
+void multiply_tiled(const TiledProduct& given);
 
 /// Rows of C in a block, as even as they can be.
 int64_t rows_of_block(int64_t m, bool packs_a);
