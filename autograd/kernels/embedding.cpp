@@ -1,10 +1,8 @@
 #include "autograd/kernels/embedding.h"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <numeric>
-#include <utility>
 
 #include "autograd/kernels/elementwise/elementwise.h"
 #include "autograd/kernels/exact/exact_sums.h"
@@ -15,26 +13,23 @@ namespace tapestry::kernels {
 
 namespace {
 
-/// The places of ids below `vocab`, equal ids together and in ascending places: in one of the two
-/// memories, each of n places. Stable passes over one byte of the ids after the other.
-const int64_t* places_by_id(
-    int64_t n, int64_t vocab, const int64_t* ids, int64_t* order, int64_t* spare) {
-  constexpr int kBits = 8;
-  constexpr int64_t kDigits = 1 << kBits;
-  std::iota(order, order + n, int64_t{0});
-  for (int shift = 0; ((vocab - 1) >> shift) > 0; shift += kBits) {
-    const auto digit = [=](int64_t place) { return ids[place] >> shift & (kDigits - 1); };
-    std::array<int64_t, kDigits + 1> next{};  // place of the next id with a digit
+/// places = 0 .. n-1, those of equal ids together and in ascending order.
+void sort_places_by_id(int64_t n, int64_t vocab, const int64_t* ids, int64_t* places) {
+  constexpr int kPlaceBits = 32;
+  if (n <= int64_t{1} << kPlaceBits && vocab <= int64_t{1} << 31) {
+    // Both in one number: it is compared without looking anything up.
     for (int64_t i = 0; i < n; ++i) {
-      ++next[static_cast<size_t>(digit(i) + 1)];
+      places[i] = ids[i] << kPlaceBits | i;
     }
-    std::partial_sum(next.begin(), next.end(), next.begin());
+    std::sort(places, places + n);
     for (int64_t i = 0; i < n; ++i) {
-      spare[next[static_cast<size_t>(digit(order[i]))]++] = order[i];
+      places[i] &= (int64_t{1} << kPlaceBits) - 1;
     }
-    std::swap(order, spare);
+    return;
   }
-  return order;
+  std::iota(places, places + n, int64_t{0});
+  std::sort(places, places + n,
+            [&](int64_t a, int64_t b) { return ids[a] != ids[b] ? ids[a] < ids[b] : a < b; });
 }
 
 }  // namespace
@@ -75,9 +70,9 @@ void embedding_backward(DType dtype,
   if (n_ids == 0 || dim == 0) {
     return;
   }
-  const Scratch memory(2 * n_ids * size_of(kInt64));
-  auto* places = static_cast<int64_t*>(memory.get());
-  const int64_t* order = places_by_id(n_ids, vocab, ids, places, places + n_ids);
+  const Scratch memory(n_ids * size_of(kInt64));
+  auto* order = static_cast<int64_t*>(memory.get());
+  sort_places_by_id(n_ids, vocab, ids, order);
   // Threads share the columns, not the rows: nobody adds to another's element. A cache line is 16
   // columns of float32.
   constexpr int64_t kColumns = 16;
