@@ -9,15 +9,13 @@ and printed fields are those of step_bench. Runs with Debian's python3-torch (1.
 import argparse
 import json
 import os
-import resource
-import statistics
-import time
 from dataclasses import dataclass
 
 import torch
 import torch_about
 from torch import nn
 from torch.nn import functional as F
+from torch_steps import timed_steps
 
 
 @dataclass(frozen=True)
@@ -215,17 +213,6 @@ def main():
         model = torch.compile(model)
     ids, labels = torch.randint(shape.vocab, (2, args.batch, args.seq)).unbind(0)
 
-    for _ in range(args.warmup):
-        train_step(model, optimizer, ids, labels, args.dtype)
-    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    seconds = []
-    for _ in range(args.steps):
-        start = time.perf_counter()
-        loss = train_step(model, optimizer, ids, labels, args.dtype)
-        seconds.append(time.perf_counter() - start)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-
-    median = statistics.median(seconds)
     parameters = sum(p.numel() for p in model.parameters())
     flops = step_flops(shape, args.batch, args.seq, parameters)
     result = {
@@ -236,13 +223,7 @@ def main():
         "batch": args.batch,
         "seq": args.seq,
         "params": parameters,
-        "step_ms": round(median * 1e3, 1),
-        "min_ms": round(min(seconds) * 1e3, 1),
-        "tokens_per_s": round(args.batch * args.seq / median, 1),
-        "gflops": round(flops / median / 1e9, 1),
-        "peak_rss_mib": usage.ru_maxrss // 1024,
-        "loss": round(loss.item(), 4),
-        "page_faults_per_step": round((usage.ru_minflt - faults) / args.steps, 1),
+        **timed_steps(lambda: train_step(model, optimizer, ids, labels, args.dtype), args, flops),
         **torch_about.about(torch, args.compile),
     }
     print(json.dumps(result))

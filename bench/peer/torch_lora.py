@@ -16,15 +16,13 @@ import argparse
 import json
 import math
 import os
-import resource
-import statistics
-import time
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch_about import about, keep_memory
+from torch_steps import timed_steps
 
 
 @dataclass(frozen=True)
@@ -222,17 +220,6 @@ def main():
         model = torch.compile(model)
     ids, labels = torch.randint(shape.vocab, (2, options.batch, options.seq)).unbind(0)
 
-    for _ in range(options.warmup):
-        train_step(model, optimizer, trained, ids, labels, options)
-    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    seconds = []
-    for _ in range(options.steps):
-        start = time.perf_counter()
-        loss = train_step(model, optimizer, trained, ids, labels, options)
-        seconds.append(time.perf_counter() - start)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-
-    median = statistics.median(seconds)
     flops = step_flops(shape, options, count, sum(p.numel() for p in trained))
     result = {
         "peer": "torch " + torch.__version__ + (" compiled" if options.compile else ""),
@@ -245,13 +232,7 @@ def main():
         "batch": options.batch,
         "seq": options.seq,
         "params": count,
-        "step_ms": round(median * 1e3, 1),
-        "min_ms": round(min(seconds) * 1e3, 1),
-        "tokens_per_s": round(options.batch * options.seq / median, 1),
-        "gflops": round(flops / median / 1e9, 1),
-        "peak_rss_mib": usage.ru_maxrss // 1024,
-        "loss": round(loss.item(), 4),
-        "page_faults_per_step": round((usage.ru_minflt - faults) / options.steps, 1),
+        **timed_steps(lambda: train_step(model, optimizer, trained, ids, labels, options), options, flops),
     }
     print(json.dumps(result))
 
