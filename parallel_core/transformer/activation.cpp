@@ -59,7 +59,8 @@ Activation own_activation(const std::string& name) {
     expected.back() /= own.gated ? 2 : 1;
     Tensor y = own.function(add_bias(x, bias));
     check<ValueError>(y.defined() && y.shape() == expected && y.dtype() == x.dtype(), "hidden_act ",
-                      name, ": of ", describe(x), " it makes ", describe(y), ", expected shape ", expected, " and dtype ", name_of(x.dtype()));
+                      name, ": of ", describe(x), " it makes ", describe(y), ", expected shape ",
+                      expected, " and dtype ", name_of(x.dtype()));
     return y;
   };
 }
