@@ -24,9 +24,10 @@ has trained. With --replace the other one, if it is on this machine, is asked to
 and its files are moved to the folder's sub-folder old/; with --overwrite files are moved, but
 nobody is ended. Runs in other folders are left alone.
 
-With --restarts N a job that loses a rank or a host, or crashes, is started again up to N times: from
-its newest checkpoint, and without the hosts of HOSTFILE that do not answer any more. A crash at the
-same step twice in a row ends it, as do bad input and a stop on request. docs/checkpoints.md
+  --restarts N      start a job that loses a rank or a host, or crashes, again, up to N times: from
+                    its newest checkpoint, and without hosts of HOSTFILE that do not answer any more.
+                    A crash at the same step twice in a row ends it, as do bad input and a stop on
+                    request
 
 Environment:
   RANKS             number of ranks (default: as many as ASCEND_RT_VISIBLE_DEVICES lists, or the
@@ -229,7 +230,8 @@ find_terminal() {
 without_mpirun_words() {
   local line block="" inside=false dashes='^-{60,}$' last=()
   while IFS= read -r line || [[ -n "$line" ]]; do
-    last=("${last[@]: -39}" "$line")
+    last+=("$line")
+    ((${#last[@]} <= 40)) || last=("${last[@]:1}")
     if [[ $inside == false && "$line" =~ $dashes ]]; then
       inside=true
       block="$line"$'\n'
@@ -324,7 +326,8 @@ trap 'stop 1' HUP
 trap 'stop 2' INT
 trap 'stop 15' TERM
 if [[ -n "$restarts" ]]; then
-  . "$here/pretrain_gpt_restarts.sh"
+  # shellcheck source-path=SCRIPTDIR
+  . "$presets/pretrain_gpt_restarts.sh"
   run_with_restarts
 else
   given --run_cmd || words+=(--run_cmd "pretrain_gpt.sh: $ranks ranks x $threads threads")
