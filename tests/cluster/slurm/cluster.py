@@ -31,8 +31,8 @@ ClusterName=tapestry
 SlurmctldHost=localhost
 SlurmctldPort={controller_port}
 AuthType=auth/munge
-# Credentials that expire soon: a job that was requeued waits that long before it starts again.
-AuthInfo=socket={folder}/munge.socket,cred_expire=5
+# A job that was requeued waits until the credentials of its last start have expired: by default 120 s.
+AuthInfo=socket={folder}/munge.socket,cred_expire=10
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool_%n
