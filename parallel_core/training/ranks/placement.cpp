@@ -10,10 +10,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "autograd/io/json.h"
 #include "autograd/kernels/machine/team.h"
@@ -63,14 +63,14 @@ std::string threads_text(int64_t threads) {
   return concat(threads, threads == 1 ? " thread" : " threads");
 }
 
-nlohmann::json to_json(const RankPlacement& rank) {
+nlohmann::json json_of(const RankPlacement& rank) {
   return {{"host", rank.host},
           {"cores", rank.cores},
           {"numa_nodes", rank.numa_nodes},
           {"threads", rank.threads}};
 }
 
-RankPlacement from_json(const nlohmann::json& json) {
+RankPlacement placement_from(const nlohmann::json& json) {
   return {.host = json.at("host").get<std::string>(),
           .cores = json.at("cores").get<std::vector<int>>(),
           .numa_nodes = json.at("numa_nodes").get<std::vector<int>>(),
@@ -227,8 +227,8 @@ std::vector<RankPlacement> gather_placements(ProcessGroup& world, const RankPlac
     return {own};
   }
   std::vector<RankPlacement> ranks;
-  for (const std::string& text : all_gather_text(world, to_json(own).dump())) {
-    ranks.push_back(from_json(nlohmann::json::parse(text)));
+  for (const std::string& text : all_gather_text(world, json_of(own).dump())) {
+    ranks.push_back(placement_from(nlohmann::json::parse(text)));
   }
   return ranks;
 }

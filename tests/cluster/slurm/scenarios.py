@@ -95,12 +95,14 @@ def undisturbed_run(test):
 
 def other_ways_to_start(test, reference):
     """srun --mpi=pmi2 for MPICH; what does not connect ranks is refused."""
-    if test.mpich:
+    if test.mpich and test.mpich.exists():
         result = srun(test, "--mpi=pmi2", "--config_path", configuration(test, "mpich"),
                       "--set", "training_config.save_interval=null", program=test.mpich)
         test.check(result.returncode == 0, f"MPICH: {result.returncode}: {end_of(result)}")
         check_run(test, "mpich", reference)
         test.say("srun --mpi=pmi2: MPICH, the same bits")
+    else:
+        test.say("left out: there is no pretrain_gpt that is built with MPICH")
     result = srun(test, "--mpi=none", "--config_path", test.folder / "undisturbed.yaml")
     test.check(result.returncode == 1 and "--mpi=pmi" in result.stderr,
                f"--mpi=none: {result.returncode}: {end_of(result)}")
