@@ -32,6 +32,12 @@ if(programs)
   install(PROGRAMS "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt.sh"
     DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT programs)
   file(GLOB presets "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt_*.yaml")
+  # What pretrain_gpt.sh --restarts and batch scripts use; it is no program for the PATH.
+  install(PROGRAMS "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt_restarts.sh"
+    DESTINATION "${CMAKE_INSTALL_DATADIR}/tapestry" COMPONENT programs)
+  # Jobs for Slurm, submitted as they stand: sbatch PREFIX/share/tapestry/slurm/pretrain.sbatch
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples/slurm/" DESTINATION "${CMAKE_INSTALL_DATADIR}/tapestry/slurm"
+    USE_SOURCE_PERMISSIONS COMPONENT programs)
   install(FILES ${presets} DESTINATION "${CMAKE_INSTALL_DATADIR}/tapestry" COMPONENT programs)
   install(CODE "set(tapestry_programs \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\")" COMPONENT programs)
   install(SCRIPT "${CMAKE_CURRENT_LIST_DIR}/TapestryPathLine.cmake" COMPONENT programs)
