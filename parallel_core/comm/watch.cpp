@@ -327,15 +327,18 @@ void Watch::hear(Control control, int source, const std::string& text) {
       break;
     case Control::kTreeEnded:
       hear_count(text);
+      count_end();
       break;
     case Control::kCountAgain:
       children_ended_ = 0;
       below_ = {};
       counted_ = false;
       send_to_children(control);
+      count_end();
       break;
     case Control::kAllEnded:
       job_has_ended_ = true;
+      ++communicator_.activity_;  // what the rank waits for
       send_to_children(control);
       break;
     case Control::kFailed:
