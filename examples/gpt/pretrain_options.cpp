@@ -9,6 +9,7 @@
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
 #include "examples/gpt/data_commands.h"
+#include "examples/gpt/option_tables.h"
 #include "examples/gpt/plan_commands.h"
 #include "parallel_core/config/read/load.h"
 #include "parallel_core/config/show/render.h"
@@ -111,7 +112,7 @@ void add_view_options(po::options_description& options) {
   options.add_options()("out", po::value<std::string>()->default_value("", "")->value_name("FILE"),
                         "write the plot (SVG) or the report (HTML) to this file");
   options.add_options()("x", po::value<std::string>()->default_value("steps")->value_name("AXIS"),
-                        "plot and report over steps, tokens or time");
+                        "steps | tokens | time: what plot and report are over");
   options.add_options()("smooth", po::value<double>()->default_value(0)->value_name("W"),
                         "smooth losses: weight of the mean before a step, such as 0.9");
 }
@@ -247,6 +248,12 @@ std::string pretrain_help(const std::string& topic) {
   }
   if (topic.empty()) {
     return page_of(options, topic);
+  }
+  if (topic == kTablesTopic) {
+    auto tables = tables_of(page_of(options, {}), options);
+    tables["accuracy_options"] = tables_of({}, accuracy_options())["options"];
+    tables["sections"] = configuration_tables();
+    return tables_text(tables);
   }
   po::options_description all("All");
   all.add(options).add(accuracy_options()).add(plan_options());

@@ -96,7 +96,8 @@ std::string mpi_library_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;
   MPI_Get_library_version(text.data(), &length);
-  return {text.data(), static_cast<size_t>(length)};
+  // Open MPI counts the zero at the end, too.
+  return {text.data(), ::strnlen(text.data(), static_cast<size_t>(length))};
 }
 
 ProgressChoice choose_progress(CommProgress wanted, bool serialized, const std::string& provided) {
