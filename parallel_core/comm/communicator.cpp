@@ -71,6 +71,11 @@ Communicator::Communicator(std::unique_ptr<Transport> transport,
 
 Communicator::~Communicator() { background_.reset(); }
 
+void Communicator::leave() {
+  const std::scoped_lock lock(mutex_);
+  transport_->leave();
+}
+
 void Communicator::close() {
   background_.reset();
   transport_.reset();
@@ -423,8 +428,8 @@ void Communicator::finish() {
   }
   ended_ = true;
   ++activity_;
-  broadcast_control(Control::kEnded, "");
-  progress_until([&] { return watch_.all_others_have_ended(); },
+  watch_.end();
+  progress_until([&] { return watch_.job_has_ended(); },
                  [&](double idle) { watch_.idle_at_end(idle); });
 }
 
@@ -460,6 +465,7 @@ bool Communicator::failed_elsewhere() const {
 
 bool Communicator::announce(const std::string& reason) {
   constexpr double kTakeIn = 0.05;  // seconds for what others have said before
+  constexpr double kFirst = 0.01;   // the same for rank 0, of which the others then hear in time
   constexpr double kGrace = 0.3;    // in which ranks that fail alike hear of it
   {
     const Inside inside(*this);
@@ -473,7 +479,10 @@ bool Communicator::announce(const std::string& reason) {
     const std::scoped_lock lock(mutex_);
     return watch_.lower_rank_failed_alike();
   };
-  linger(kTakeIn, told);
+  linger(rank() == 0 ? kFirst : kTakeIn, told);
+  if (told()) {
+    return false;  // everybody has heard of it: thousands need not say it to each other
+  }
   bool told_by_higher = false;
   {
     const Inside inside(*this);
@@ -490,7 +499,7 @@ void Communicator::say_last_words() {
   if (tells_user_) {
     broadcast_control(Control::kTold, "");
   }
-  broadcast_control(Control::kEnded, "");
+  watch_.say_last_words(/*to_all=*/tells_user_);
 }
 
 bool Communicator::all_others_are_done() const {
