@@ -194,7 +194,7 @@ void StepLog::after(FinishedStep& step) {
     log_warning(straggler);
   }
   if (steps_ == 1) {
-    log_detail(memory_line(record.memory));
+    log_detail(memory_line(record.memory, record.process));
   }
   if (!step.result.finite && !step.result.skipped && !step.result.set_aside) {
     log_warning(
