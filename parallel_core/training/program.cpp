@@ -111,6 +111,17 @@ void stop_on(int signal, Again again) {
   ::sigaction(signal, &action, nullptr);
 }
 
+// Slurm's srun has started the process. Below mpirun, which srun may have started, it is set too.
+bool started_by_srun() {
+  const auto is_there = [](const char* name) {
+    return std::getenv(name) != nullptr;  // NOLINT(concurrency-mt-unsafe): nobody changes it
+  };
+  return is_there("SLURM_PROCID") && !is_there("OMPI_COMM_WORLD_RANK");
+}
+
+// Before MPI begins, which makes the ranks of srun look as those of mpirun.
+bool g_by_srun = false;
+
 bool is_ignored(int signal) {
   struct sigaction action {};
   return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
@@ -145,6 +156,7 @@ void end_with_parent() {
 // From here on a signal that ends the program says so, on the first rank. Ranks are known by what
 // started them, as the signal may come before they know each other.
 void speak_at_the_end(const std::string& program) {
+  g_by_srun = started_by_srun();
   const size_t size = std::min(program.size(), g_program.size() - 1);
   std::copy_n(program.begin(), size, g_program.begin());
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
@@ -255,8 +267,10 @@ std::function<bool()> stop_on_signals() {
   if (const std::optional<OutputStream> terminal = progress_terminal()) {
     g_terminal = static_cast<int>(*terminal);
   }
+  // Slurm's daemon sends a job that it preempts SIGTERM, and srun passes on its own: the same wish,
+  // said twice. Who does not end gets SIGKILL from it anyway, after KillWait.
   for (const int signal : {SIGTERM, SIGUSR1}) {
-    stop_on(signal, Again::kEnds);
+    stop_on(signal, g_by_srun ? Again::kChangesNothing : Again::kEnds);
   }
   // Shells may send SIGHUP twice; a closed pipe sends SIGPIPE for each line.
   for (const auto& [signal, again] :

@@ -189,6 +189,9 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
         {"current_bytes", record.memory.current_by_kind[i]},
         {"peak_bytes", record.memory.peak_by_kind[i]}};
   }
+  line["memory"]["process"] = {{"current_bytes", record.process.current_bytes},
+                               {"peak_bytes", record.process.peak_bytes},
+                               {"reserved_bytes", record.memory.reserved_bytes}};
   if (record.eval_loss) {
     line["eval_loss"] = number(*record.eval_loss);
     line["eval_perplexity"] = number(std::exp(*record.eval_loss));
@@ -283,7 +286,7 @@ LogFields step_fields(const StepRecord& record, const StepResult& result) {
   return fields;
 }
 
-std::string memory_line(const MemoryStats& stats) {
+std::string memory_line(const MemoryStats& stats, const ProcessMemory& process) {
   std::string line;
   for (const MemoryKind kind : kKinds) {
     const auto i = static_cast<size_t>(kind);
@@ -291,7 +294,8 @@ std::string memory_line(const MemoryStats& stats) {
                    size_text(stats.current_by_kind[i]), " (peak ", size_text(stats.peak_by_kind[i]),
                    ")");
   }
-  return line + "; peak together " + size_text(stats.peak_bytes);
+  return concat(line, "; peak together ", size_text(stats.peak_bytes), ", of the process ",
+                size_text(process.peak_bytes));
 }
 
 MetricsWriter::MetricsWriter(const std::string& path, std::optional<int64_t> resume_step)

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/comm/communicator_group.h"
 #include "parallel_core/estimates/time_estimate.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/log/logging.h"
@@ -189,8 +190,11 @@ void StepLog::after(FinishedStep& step) {
   for (const std::string& line : step.warnings) {
     log_warning(line);
   }
+  if (const std::string straggler = tell_waits(get_world_group()); !straggler.empty()) {
+    log_warning(straggler);
+  }
   if (steps_ == 1) {
-    log_detail(memory_line(record.memory));
+    log_detail(memory_line(record.memory, record.process));
   }
   if (!step.result.finite && !step.result.skipped && !step.result.set_aside) {
     log_warning(
