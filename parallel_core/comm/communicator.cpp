@@ -74,6 +74,11 @@ Communicator::Communicator(std::unique_ptr<Transport> transport,
 
 Communicator::~Communicator() { background_.reset(); }
 
+void Communicator::leave() {
+  const std::scoped_lock lock(mutex_);
+  transport_->leave();
+}
+
 void Communicator::close() {
   background_.reset();
   transport_.reset();
@@ -455,8 +460,8 @@ void Communicator::finish() {
   }
   ended_ = true;
   ++activity_;
-  broadcast_control(Control::kEnded, "");
-  progress_until([&] { return watch_.all_others_have_ended(); },
+  watch_.end();
+  progress_until([&] { return watch_.job_has_ended(); },
                  [&](double idle) { watch_.idle_at_end(idle); });
 }
 
@@ -497,6 +502,7 @@ bool Communicator::lost_a_host() const {
 
 bool Communicator::announce(const std::string& reason) {
   constexpr double kTakeIn = 0.05;  // seconds for what others have said before
+  constexpr double kFirst = 0.01;   // the same for rank 0, of which the others then hear in time
   constexpr double kGrace = 0.3;    // in which ranks that fail alike hear of it
   {
     const Inside inside(*this);
@@ -510,7 +516,10 @@ bool Communicator::announce(const std::string& reason) {
     const std::scoped_lock lock(mutex_);
     return watch_.lower_rank_failed_alike();
   };
-  linger(kTakeIn, told);
+  linger(rank() == 0 ? kFirst : kTakeIn, told);
+  if (told()) {
+    return false;  // everybody has heard of it: thousands need not say it to each other
+  }
   bool told_by_higher = false;
   {
     const Inside inside(*this);
@@ -527,7 +536,7 @@ void Communicator::say_last_words() {
   if (tells_user_) {
     broadcast_control(Control::kTold, "");
   }
-  broadcast_control(Control::kEnded, "");
+  watch_.say_last_words(/*to_all=*/tells_user_);
 }
 
 bool Communicator::all_others_are_done() const {

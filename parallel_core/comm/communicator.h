@@ -107,6 +107,8 @@ class Communicator {
   void finish();
   /// Tells the others that this rank fails, for the reason given.
   void announce_failure(const std::string& reason);
+  /// The rank's thread ends, in whatever way: see Transport::leave.
+  void leave();
   /// After finish(): lets go of the transport.
   void close();
 

@@ -14,6 +14,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kStuckAfter = 0.3;       // seconds without news
+constexpr double kAskAfter = 0.1;         // the same, before those waited for are asked
 constexpr double kLongestSilence = 60.0;  // between two reports of one rank that is stuck
 constexpr double kGrace = 0.5;            // seconds in which ranks that wait answer
 constexpr int kMaxLines = 16;             // of a report
@@ -103,17 +104,69 @@ RankState RankState::parse(const std::string& text) {
 Watch::Watch(Communicator& communicator)
     : communicator_(communicator),
       ended_(static_cast<size_t>(communicator.size()), false),
+      tree_{communicator.size(), communicator.rank()},
       next_report_(kStuckAfter),
       failed_alike_(ended_.size(), false),
       told_(ended_.size(), false) {}
 
-bool Watch::all_others_have_ended() const {
-  for (int rank = 0; rank < communicator_.size(); ++rank) {
-    if (rank != communicator_.rank() && !has_ended(rank)) {
-      return false;
+void Watch::send_to_children(Control control) {
+  for (const int child : tree_.children()) {
+    communicator_.send_control(child, control, "");
+  }
+}
+
+void Watch::end() {
+  for (const int rank : asked_by_) {
+    communicator_.send_control(rank, Control::kEnded, "");
+  }
+  asked_by_.clear();
+  count_end();
+}
+
+bool Watch::job_has_ended() {
+  count_end();
+  return job_has_ended_;
+}
+
+void Watch::count_end() {
+  if (!communicator_.ended_ || counted_ || children_ended_ < tree_.children().size()) {
+    return;
+  }
+  const Count all = {below_.sent + communicator_.envelopes_sent_,
+                     below_.arrived + communicator_.envelopes_arrived_};
+  if (tree_.rank > 0) {
+    counted_ = true;
+    communicator_.send_control(tree_.parent(), Control::kTreeEnded,
+                               concat(all.sent, ' ', all.arrived));
+  } else if (all.sent == all.arrived) {
+    counted_ = job_has_ended_ = true;
+    send_to_children(Control::kAllEnded);
+  } else {
+    children_ended_ = 0;
+    below_ = {};
+    send_to_children(Control::kCountAgain);
+  }
+}
+
+// Whoever waits for a rank that has ended, and has nothing on its way to it, would wait for ever.
+void Watch::ask_for_ends() {
+  if (!has_asked_ && communicator_.in_call_ != nullptr) {
+    has_asked_ = true;
+    for (const int rank : own_state().missing) {
+      communicator_.send_control(rank, Control::kAskEnd, "");
     }
   }
-  return true;
+}
+
+void Watch::say_last_words(bool to_all) {
+  said_last_words_ = true;
+  if (to_all) {
+    communicator_.broadcast_control(Control::kEnded, "");
+    return;
+  }
+  for (const int rank : failing_) {
+    communicator_.send_control(rank, Control::kEnded, "");
+  }
 }
 
 RankState Watch::own_state() const {
@@ -165,6 +218,11 @@ void Watch::idle(double seconds) {
 void Watch::idle_at_end(double seconds) { report_stuck(seconds); }
 
 void Watch::report_stuck(double idle_seconds) {
+  if (idle_seconds >= kAskAfter) {
+    ask_for_ends();
+  } else {
+    has_asked_ = false;
+  }
   if (idle_seconds < kStuckAfter) {
     next_report_ = kStuckAfter;
     return;
@@ -250,15 +308,56 @@ void Watch::fail_elsewhere(const std::string& reason) {
   }
 }
 
+void Watch::hear_count(const std::string& text) {
+  std::istringstream in(text);
+  Count count;
+  in >> count.sent >> count.arrived;
+  below_.sent += count.sent;
+  below_.arrived += count.arrived;
+  ++children_ended_;
+}
+
+void Watch::note_failing(int rank) {
+  failing_.push_back(rank);
+  if (said_last_words_) {
+    communicator_.send_control(rank, Control::kEnded, "");
+  }
+}
+
 void Watch::hear(Control control, int source, const std::string& text) {
   const auto answer = [&](Control kind, const std::string& content) {
     communicator_.send_control(source, kind, content);
   };
   switch (control) {
     case Control::kEnded:
+      ended_count_ += has_ended(source) ? 0 : 1;
       ended_[static_cast<size_t>(source)] = true;
       break;
+    case Control::kAskEnd:
+      if (communicator_.ended_) {
+        answer(Control::kEnded, "");
+      } else if (std::find(asked_by_.begin(), asked_by_.end(), source) == asked_by_.end()) {
+        asked_by_.push_back(source);
+      }
+      break;
+    case Control::kTreeEnded:
+      hear_count(text);
+      count_end();
+      break;
+    case Control::kCountAgain:
+      children_ended_ = 0;
+      below_ = {};
+      counted_ = false;
+      send_to_children(control);
+      count_end();
+      break;
+    case Control::kAllEnded:
+      job_has_ended_ = true;
+      ++communicator_.activity_;  // what the rank waits for
+      send_to_children(control);
+      break;
     case Control::kFailed:
+      note_failing(source);
       if (communicator_.failure_ && text == own_reason_.substr(0, Envelope::kInlineBytes)) {
         failed_alike_[static_cast<size_t>(source)] = true;
       }
@@ -268,6 +367,7 @@ void Watch::hear(Control control, int source, const std::string& text) {
       told_[static_cast<size_t>(source)] = true;
       break;
     case Control::kStop:
+      note_failing(source);
       fail_elsewhere(text);
       break;
     case Control::kStuck:
