@@ -375,13 +375,8 @@ run_ranks() {
   # In a session of its own, so that Ctrl-C, or the end of the terminal, reaches this script alone;
   # if the script is killed the ranks are asked to save and to end all the same.
   ! command -v setpriv >/dev/null || orphaned=(setpriv --pdeathsig TERM)
-<<<<<<< HEAD
   choose_starter
-  setsid "${orphaned[@]}" "${starter[@]}" "$program" "$@" >&4 2>&3 3>&- 4>&- &
-=======
-  setsid "${orphaned[@]}" mpirun -n "$ranks" "${host_options[@]}" "${bind_options[@]}" \
-    -x OMP_NUM_THREADS "${job_options[@]}" "${terminal_options[@]}" "$program" "$@" >&4 2>&3 3>&- 4>&- 5>&- &
->>>>>>> main
+  setsid "${orphaned[@]}" "${starter[@]}" "$program" "$@" >&4 2>&3 3>&- 4>&- 5>&- &
   job=$!
   ((signals == 0)) || ask_ranks
   exec 3>&- 4>&-
