@@ -62,7 +62,8 @@ if(TAPESTRY_MPI STREQUAL "openmpi")
   if(TARGET pretrain_gpt)
     add_test(NAME parallel_core.hosts COMMAND
       bash "${CMAKE_CURRENT_SOURCE_DIR}/parallel_core/hosts/hosts_test.sh" "${MPIEXEC_EXECUTABLE}"
-      $<TARGET_FILE:pretrain_gpt> "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt_tiny.yaml"
+      $<TARGET_FILE:pretrain_gpt> $<TARGET_FILE:test.misbehave>
+      "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt_tiny.yaml"
       ${tapestry_on_mpich})
     set_tests_properties(parallel_core.hosts PROPERTIES LABELS cluster TIMEOUT 900 SKIP_RETURN_CODE 77)
   endif()
