@@ -218,7 +218,7 @@ class Check {
 };
 
 int run(int argc, char** argv) {
-  po::options_description options("scaling_model [OPTION]...");
+  po::options_description options("scaling_bench [OPTION]...");
   const auto number = [&](const char* name, double value, const char* what) {
     options.add_options()(name, po::value<double>()->default_value(value), what);
   };
@@ -269,7 +269,7 @@ int main(int argc, char** argv) {
   try {
     return tapestry::bench::run(argc, argv);
   } catch (const std::exception& error) {
-    std::cerr << "scaling_model: " << error.what() << "\n";
+    std::cerr << "scaling_bench: " << error.what() << "\n";
     return 1;
   }
 }
