@@ -86,18 +86,15 @@ if(TAPESTRY_DPKG_ARCHITECTURE)
 endif()
 
 # Whose mpirun the launcher calls, and whose library is linked.
-set(mpi_dev libopenmpi-dev)
-set(mpi_launcher openmpi-bin)
-if(TAPESTRY_MPI STREQUAL "mpich")
-  set(mpi_dev libmpich-dev)
-  set(mpi_launcher mpich)
-endif()
+tapestry_mpi_package(${TAPESTRY_MPI} mpi_dev)
+set(mpi_launcher_openmpi openmpi-bin)
+set(mpi_launcher_mpich mpich)
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_NAME tapestry)
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_SHLIBDEPS ON)
 # OpenBLAS by its flavour: see packaging/debian/tapestry.lintian-overrides.
-set(CPACK_DEBIAN_PROGRAMS_PACKAGE_DEPENDS "${mpi_launcher}, libopenblas0-openmp")
+set(CPACK_DEBIAN_PROGRAMS_PACKAGE_DEPENDS "${mpi_launcher_${TAPESTRY_MPI}}, libopenblas0-openmp")
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_RECOMMENDS bible-kjv)  # whose text the first run trains on
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_SUGGESTS "libtapestry-dev, bash-completion, environment-modules")
 set(CPACK_DEBIAN_PROGRAMS_DESCRIPTION
