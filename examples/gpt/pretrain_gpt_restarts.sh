@@ -98,6 +98,10 @@ reason_of() {
   [[ -z "$last_words" ]] || words="$(cat "$last_words" 2>/dev/null || true)"
   text="$(sed -n 's/.* Remote daemon: .* on node \(.*\)/the connection to host \1 was lost/p' <<<"$words")"
   [[ -n "$text" ]] || text="$(sed -n 's/.*process rank \([0-9]*\) .*on node \([^ ]*\) exited on signal \([0-9]*\) \(([^)]*)\).*/rank \1 on \2 was ended by signal \3 \4/p' <<<"$words")"
+  if [[ -z "$text" && "$words" == *"KILLED BY SIGNAL"* ]]; then # as MPICH says it
+    text="$(sed -n 's/.*RANK \([0-9]*\) PID .* RUNNING AT \([^ ]*\).*/rank \1 on \2/p' <<<"$words" | head -n 1)$(
+      sed -n 's/.*KILLED BY SIGNAL: \([0-9]*\) \(([^)]*)\).*/ was ended by signal \1 \2/p' <<<"$words" | head -n 1)"
+  fi
   if [[ -z "$text" ]] && (($1 > 128 && $1 <= 128 + 64)); then
     text="ended by signal $(($1 - 128))"
   fi
