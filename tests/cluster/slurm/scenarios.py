@@ -220,7 +220,7 @@ def begin_warned_in_time(test):
     """A job whose time is shorter than its run: it saves when Slurm says so, and goes back by itself."""
     small_run.write_text(test.folder / "text.txt")
     number = submit(test, "--partition=apart", "--time=1", test.scripts / "pretrain.sbatch",
-                    configuration(test, "warned", batch=4), environment=slow(test, 45000 // steps_of(test)))
+                    configuration(test, "warned", batch=4, exact=False), environment=slow(test, 45000 // steps_of(test)))
 
     def finish(reference):
         state = wait_for_end(test, number)
@@ -228,8 +228,8 @@ def begin_warned_in_time(test):
         log = log_of(test, number)
         test.check(state == "COMPLETED" and "saved before the end of the time" in log and
                    int(test.cluster.job(number)["Restarts"]) >= 1, f"warned in time: {state}: {log[-2000:]}")
-        check_run(test, "warned", reference)
-        test.say(f"USR1 before the end of the time: {test.cluster.job(number)['Restarts']} restarts, the same bits")
+        check_run(test, "warned", reference, bits=False)  # not in exact mode, and in another layout
+        test.say(f"USR1 before the end of the time: {test.cluster.job(number)['Restarts']} restarts")
 
     return finish
 
@@ -237,7 +237,7 @@ def begin_warned_in_time(test):
 def begin_out_of_time(test):
     """A job that nobody warns: SIGTERM at the end of its time, and it goes on when it is submitted again."""
     words = ("--partition=apart", test.scripts / "pretrain.sbatch",
-             configuration(test, "out_of_time", batch=4))
+             configuration(test, "out_of_time", batch=4, exact=False))
     number = submit(test, "--time=1", "--signal=B:CONT@1", *words, environment=slow(test, 2000))
 
     def finish(reference):
@@ -250,7 +250,9 @@ def begin_out_of_time(test):
         state = wait_for_end(test, again)
         test.check(state == "COMPLETED" and f"step_{reached:08}" in log_of(test, again),
                    f"submitted again: {state}: {log_of(test, again)[-2000:]}")
-        check_run(test, "out_of_time", reference)
-        test.say(f"end of the time at step {reached}, submitted again: the same bits")
+        check_run(test, "out_of_time", reference, bits=False)
+        # Both have one rank, and were interrupted at other steps.
+        check_run(test, "out_of_time", small_run.lines_of(test.folder / "output_warned"))
+        test.say(f"end of the time at step {reached}, submitted again; the bits of the job that was warned")
 
     return finish
