@@ -1,18 +1,17 @@
 """What slurm_test.py does on its cluster, one function for each thing to be seen."""
 
-import os
 import re
-import signal
 import subprocess
 
 import interruptions
 import small_run
-from cluster import processes_of, wait_for
+from cluster import wait_for
 
 # What happens to the job of the drill, in which partition it runs then, and on how many nodes it goes on.
 INTERRUPTIONS = [
     ("requeue", "low", 4),
     ("preempt", "low", 1),
+    ("kill_rank", "low", 1),
     ("warn", "low", 2),
     ("lose_node", "low", 2),
     ("preempt", "spot", 4),
@@ -124,25 +123,10 @@ def faults_under_srun(test, _reference):
         cwd=test.folder, env=slow(test, 300), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     output = test.folder / "output_killed"
     wait_for("its first steps", lambda: small_run.last_step(output) >= 2)
-    victims = [process for process in processes_of(test.cluster.folder) if is_rank(process, 1, "killed.yaml")]
-    test.check(len(victims) == 1, f"not one second rank: {victims}")
-    for victim in victims:
-        os.kill(victim, signal.SIGKILL)
+    interruptions.end_ranks(test.cluster, {"SLURM_PROCID": "1"})
     errors = step.communicate(timeout=60)[1]
     test.check(step.returncode == 137, f"a killed rank: exit code {step.returncode}: {errors[-1000:]}")
     test.say("srun: exit code 2 of a wrong configuration, 137 where a rank was killed")
-
-
-def is_rank(process, rank, configuration_name):
-    try:
-        with open(f"/proc/{process}/environ", "rb") as file:
-            words = file.read().split(b"\0")
-        with open(f"/proc/{process}/cmdline", "rb") as file:
-            command = file.read().split(b"\0")
-    except OSError:
-        return False
-    return (f"SLURM_PROCID={rank}".encode() in words and os.path.basename(command[0]).startswith(b"pretrain_gpt")
-            and any(word.endswith(configuration_name.encode()) for word in command))
 
 
 def array_of_jobs(test, _reference):
