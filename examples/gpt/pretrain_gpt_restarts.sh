@@ -422,6 +422,7 @@ close_unseen() {
   ((starts > ends)) || return 0
   judge 255 ""
   start=$starts cause=unseen verdict=unseen reason="nobody has seen its end: preempted, or the node was lost"
+  [[ "$log" != *" stopped on request after "* ]] || reason="stopped on request"
   note_end null
 }
 
