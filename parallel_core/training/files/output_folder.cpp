@@ -136,9 +136,9 @@ EarlierRun find_earlier_run(const std::string& output_dir) {
   if (run.files.empty()) {
     return run;
   }
-  for (const char* name :
-       {"config.yaml", "health_ckpts.json", "abnormal_global_norm.json", "report.html",
-        "tokens_per_expert.jsonl", "hashes.jsonl", "capsule", "profile"}) {
+  for (const char* name : {"config.yaml", "health_ckpts.json", "abnormal_global_norm.json",
+                           "report.html", "tokens_per_expert.jsonl", "hashes.jsonl", "capsule",
+                           "profile", "metrics.prom", "mlflow_run.json"}) {
     if (fs::exists(folder / name, error)) {
       run.files.emplace_back(name);
     }
