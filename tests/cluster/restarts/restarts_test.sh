@@ -365,7 +365,7 @@ if [[ $1 == 10 ]] && once ten; then
   lose_rank 1
 fi
 SH
-  RANKS=2 launch 5 --set dataset_config.batch_size=2
+  RANKS=2 launch 5 --set dataset_config.batch_size=2 --set training_config.log_format=json
   ends_with 0
   has_starts 3
   is_the_run
