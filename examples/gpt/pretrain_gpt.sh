@@ -416,6 +416,7 @@ job=""
 # Before there is a job, so that none is left behind by a signal that comes while it starts.
 trap 'stop 1' HUP
 trap 'stop 2' INT
+trap 'stop 10' USR1
 trap 'stop 15' TERM
 trap expect_end USR2
 if [[ -n "$restarts" ]]; then
