@@ -80,12 +80,17 @@ PartTimes parts_from(const json& value) {
 }
 
 json of_message(const MessageCost& cost) {
-  return {{"latency", cost.latency}, {"per_byte", cost.per_byte}};
+  return {{"latency", cost.latency},
+          {"overhead", cost.overhead},
+          {"per_byte", cost.per_byte},
+          {"add_per_byte", cost.add_per_byte}};
 }
 
 MessageCost message_from(const json& value) {
   return {.latency = seconds_from(value.at("latency")),
-          .per_byte = seconds_from(value.at("per_byte"))};
+          .overhead = seconds_from(value.at("overhead")),
+          .per_byte = seconds_from(value.at("per_byte")),
+          .add_per_byte = seconds_from(value.at("add_per_byte"))};
 }
 
 }  // namespace

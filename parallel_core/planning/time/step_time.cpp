@@ -1,6 +1,7 @@
 #include "parallel_core/planning/time/step_time.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "parallel_core/config/layer_split.h"
 #include "parallel_core/config/model_matrices.h"
@@ -9,6 +10,19 @@
 namespace tapestry::planning {
 
 namespace {
+
+double reduced(const MessageCost& cost, int64_t ranks, double bytes, double element = 4) {
+  return all_reduce_seconds(cost, static_cast<int>(ranks), std::llround(bytes),
+                            std::llround(element));
+}
+
+double scattered(const MessageCost& cost, int64_t ranks, double bytes) {
+  return reduce_scatter_seconds(cost, static_cast<int>(ranks), std::llround(bytes));
+}
+
+double gathered(const MessageCost& cost, int64_t ranks, double bytes) {
+  return all_gather_seconds(cost, static_cast<int>(ranks), std::llround(bytes));
+}
 
 // Collectives of a layer, and of a step, of one rank.
 class Communication {
@@ -50,7 +64,7 @@ class Communication {
                                   ? messages_.network
                                   : messages_.host;
     const double bytes = hidden_ * (p_.sequence_parallel ? 1.0 / tensor_ranks() : 1.0);
-    return cost.latency + bytes * cost.per_byte;
+    return message_seconds(cost, std::llround(bytes));
   }
 
   // Of gradients and weights, of so many parameters, once a step.
@@ -67,30 +81,27 @@ class Communication {
     const double weights = element_ * parameters;
     switch (zero_level(config_)) {
       case 0:
-        return all_reduce_seconds(cost, ranks, gradients);
+        return reduced(cost, ranks, gradients);
       case 1:
-        return reduce_scatter_seconds(cost, ranks, gradients) +
-               all_gather_seconds(cost, ranks, weights);
+        return scattered(cost, ranks, gradients) + gathered(cost, ranks, weights);
       case 2:
-        return micro_batches * reduce_scatter_seconds(cost, ranks, gradients) +
-               all_gather_seconds(cost, ranks, weights);
+        return micro_batches * scattered(cost, ranks, gradients) + gathered(cost, ranks, weights);
       default:
-        return micro_batches * (reduce_scatter_seconds(cost, ranks, gradients) +
-                                2 * all_gather_seconds(cost, ranks, weights));
+        return micro_batches *
+               (scattered(cost, ranks, gradients) + 2 * gathered(cost, ranks, weights));
     }
   }
 
   // Of a step besides: sums of losses, norms and counts.
-  double small() const { return 6 * all_reduce_seconds(messages_.host, layout_.ranks(), 64); }
+  double small() const { return 6 * reduced(messages_.host, layout_.ranks(), 64); }
 
  private:
   double tensor_ranks() const { return static_cast<double>(p_.tensor_model_parallel_size); }
 
   PassTime tensor() const {
     const int64_t ranks = p_.tensor_model_parallel_size;
-    const double once = all_reduce_seconds(messages_.host, ranks, hidden_);
-    const double more =
-        p_.sequence_parallel ? all_gather_seconds(messages_.host, ranks, hidden_) : 0;
+    const double once = reduced(messages_.host, ranks, hidden_, element_);
+    const double more = p_.sequence_parallel ? gathered(messages_.host, ranks, hidden_) : 0;
     return {.forward = once, .backward = once + more};
   }
 
@@ -99,17 +110,16 @@ class Communication {
         layer_widths(config_.model_config, layer, {.tensor = p_.tensor_model_parallel_size});
     const double elements = tokens_ * static_cast<double>(p_.context_parallel_size) *
                             static_cast<double>(widths.keys + widths.values);
-    const double gather =
-        all_gather_seconds(messages_.host, p_.context_parallel_size, elements * element_);
+    const double gather = gathered(messages_.host, p_.context_parallel_size, elements * element_);
     return {.forward = gather,
-            .backward = gather + reduce_scatter_seconds(messages_.host, p_.context_parallel_size,
-                                                        elements * 4)};
+            .backward = gather + scattered(messages_.host, p_.context_parallel_size, elements * 4)};
   }
 
   PassTime experts() const {
     const auto top = static_cast<double>(config_.model_config.moe.moe_router_topk);
     const double once =
-        2 * all_gather_seconds(messages_.host, p_.expert_model_parallel_size, hidden_ * top);
+        2 * all_to_all_seconds(messages_.host, static_cast<int>(p_.expert_model_parallel_size),
+                               std::llround(hidden_ * top));
     return {.forward = once, .backward = once};
   }
 

@@ -1,6 +1,6 @@
-// A library to be loaded before pretrain_gpt (LD_PRELOAD): when a line of metrics.jsonl is written, the
-// program AT_STEP is run with the line's step, and the rank goes on when that has ended. So what a test
-// does at a step is done between two steps, however fast they are.
+// A library to be loaded before pretrain_gpt (LD_PRELOAD): when a line of metrics.jsonl is written,
+// the program AT_STEP is run with the line's step, and the rank goes on when that has ended. So
+// what a test does at a step is done between two steps, however fast they are.
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
