@@ -165,9 +165,9 @@ class Check {
     // Small enough to be copied about by one machine; its messages take about half of the time.
     const StepModel model = {.layers = 8,
                              .hidden = 512,
-                             .ffn = 1024,
-                             .vocabulary = 4096,
-                             .kv = 512,
+                             .ffn = 64,
+                             .vocabulary = 64,
+                             .kv = 64,
                              .tied = true,
                              .seq = 32,
                              .batch = 64,
@@ -229,7 +229,7 @@ int run(int argc, char** argv) {
   number("memory", 24 * std::pow(2.0, 30), "bytes of a rank");
   number("bandwidth", 12.5e9, "of the network, bytes per second in each direction");
   number("latency", 5e-6, "of the network, seconds");
-  number("overhead", 1e-6, "of the processor for a message, seconds");
+  number("overhead", 0.8e-6, "of the processor for a message, seconds");
   number("bound", 0.2, "the largest difference that --check accepts");
   options.add_options()("check", po::value<int>()->implicit_value(64),
                         "compare with simulated ranks, up to so many");

@@ -35,8 +35,6 @@ class StepOfRank {
     const int64_t share = model.parameters() / tp / layout.pp / dp;
     piece_ = zeros({share});
     gradients_ = zeros({share * dp});
-    weight_piece_ = zeros({share * model.element / 4});
-    weights_ = zeros({share * model.element / 4 * dp});
   }
 
   void run() {
@@ -56,7 +54,7 @@ class StepOfRank {
     }
     if (layout_.dp > 1) {
       data_->reduce_scatter(piece_, gradients_);
-      data_->all_gather(weights_, weight_piece_);
+      data_->all_gather(gradients_, piece_);  // float32 as well
     }
   }
 
@@ -95,7 +93,7 @@ class StepOfRank {
   SimulatedClock& clock_;
   std::shared_ptr<ProcessGroup> tensor_, data_, pipeline_;
   Tensor hidden_, coming_, going_;
-  Tensor piece_, gradients_, weight_piece_, weights_;
+  Tensor piece_, gradients_;
   std::vector<WorkHandle> sent_;
 };
 

@@ -52,4 +52,5 @@ install(FILES
   "${PROJECT_BINARY_DIR}/TapestryConfigVersion.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/TapestryBlas.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/TapestryComponents.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/TapestryMpi.cmake"
   DESTINATION "${TAPESTRY_CMAKE_DIR}" COMPONENT development)

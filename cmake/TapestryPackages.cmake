@@ -48,7 +48,7 @@ set(documentation "${CMAKE_INSTALL_DATADIR}/doc/tapestry")
 install(FILES README.md CHANGELOG.md DESTINATION "${documentation}" COMPONENT programs)
 install(DIRECTORY docs DESTINATION "${documentation}" COMPONENT programs FILES_MATCHING PATTERN "*.md")
 install(DIRECTORY examples DESTINATION "${documentation}" COMPONENT programs
-  PATTERN "CMakeLists.txt" EXCLUDE PATTERN "*.in" EXCLUDE PATTERN "pretrain_gpt.sh" EXCLUDE)
+  PATTERN "CMakeLists.txt" EXCLUDE PATTERN "*.in" EXCLUDE PATTERN "pretrain_gpt*.sh" EXCLUDE)
 # Where it is installed is known only then.
 install(CODE "set(tapestry_version \"${PROJECT_VERSION}\")
 set(tapestry_module_file \"${PROJECT_SOURCE_DIR}/packaging/module/tapestry.tcl.in\")
@@ -72,15 +72,15 @@ set(CPACK_COMPONENTS_GROUPING IGNORE)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS OFF)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
-find_program(TAPESTRY_DPKG dpkg)
-mark_as_advanced(TAPESTRY_DPKG)
-if(CMAKE_LIBRARY_ARCHITECTURE MATCHES "^aarch64-")  # Debian's names of those that it can be built for
-  set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE arm64)
-elseif(CMAKE_LIBRARY_ARCHITECTURE MATCHES "^x86_64-")
-  set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE amd64)
-elseif(TAPESTRY_DPKG)
-  execute_process(COMMAND "${TAPESTRY_DPKG}" --print-architecture
-    OUTPUT_VARIABLE CPACK_DEBIAN_PACKAGE_ARCHITECTURE OUTPUT_STRIP_TRAILING_WHITESPACE)
+# Debian's name of what the compiler compiles for, which may be another machine than this one.
+find_program(TAPESTRY_DPKG_ARCHITECTURE dpkg-architecture)
+mark_as_advanced(TAPESTRY_DPKG_ARCHITECTURE)
+if(TAPESTRY_DPKG_ARCHITECTURE)
+  execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -dumpmachine
+    OUTPUT_VARIABLE machine OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  string(REPLACE "-pc-" "-" machine "${machine}")  # as Clang says it
+  execute_process(COMMAND "${TAPESTRY_DPKG_ARCHITECTURE}" -t "${machine}" -q DEB_HOST_ARCH
+    OUTPUT_VARIABLE CPACK_DEBIAN_PACKAGE_ARCHITECTURE OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 endif()
 
 # Whose mpirun the launcher calls, and whose library is linked.

@@ -97,6 +97,13 @@ int64_t available_memory(const std::string& root) {
   return available;
 }
 
+ProcessMemory process_memory(const std::string& root) {
+  constexpr int64_t kKib = 1024;
+  const std::string status = root + (root.ends_with('/') ? "" : "/") + "proc/self/status";
+  return {.current_bytes = kKib * field_in(status, "VmRSS:"),
+          .peak_bytes = kKib * field_in(status, "VmHWM:")};
+}
+
 void check_available(std::string_view what, int64_t bytes) {
   constexpr int64_t kAsked = int64_t{64} << 20;  // what is smaller is not worth reading files for
   if (bytes < kAsked) {

@@ -28,6 +28,7 @@
 #include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/evaluate_checkpoint.h"
 #include "parallel_core/training/files/resumed_run.h"
+#include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/program.h"
 
 namespace tapestry::examples {
@@ -383,6 +384,7 @@ int run_pretrain(const std::vector<std::string>& given,
     config = with_resized_model(
         asked, config, arguments.count("overwrite") + arguments.count("replace") != 0, job);
   }
+  set_log_format(config.training_config.log_format);
   PretrainOptions training = {.run_cmd = arguments["run_cmd"].as<std::string>(),
                               .stop_requested = stop_on_signals(),
                               .go_on = go_on_text(config.training_config.output_dir, job),

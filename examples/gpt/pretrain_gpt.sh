@@ -41,6 +41,7 @@ Environment:
   RESTART_DELAY     seconds before the first restart; they double up to 300, and begin anew where the
                     run has got further (default: 10)
   PROBE_SECONDS     how long hosts have to answer before a restart (default: 30)
+  END_SECONDS       how long mpirun may take to end when a rank has failed (default: 60)
 
 Under Slurm, start the program itself: srun --mpi=pmix -n RANKS pretrain_gpt --config_path CONFIG.yaml
 TEXT
@@ -226,7 +227,8 @@ find_terminal() {
 
 # Passes on what comes, without Open MPI's paragraphs about a job that fails: the program has said
 # why. That a signal has ended a rank nobody else can say; but that of the second Ctrl-C.
-# The last lines, paragraphs included, are also left in the file $last_words, where there is one.
+# The last lines, paragraphs included, are also left in the file $last_words, where there is one. Where
+# they say that a rank has failed this script gets SIGUSR2.
 without_mpirun_words() {
   local line block="" inside=false dashes='^-{60,}$' last=()
   while IFS= read -r line || [[ -n "$line" ]]; do
@@ -242,6 +244,8 @@ without_mpirun_words() {
     else
       block+="$line"$'\n'
       if [[ "$line" =~ $dashes ]]; then
+        [[ "$block" != *"MPI_ABORT was invoked"* && "$block" != *"job has been aborted"* &&
+          "$block" != *"lost communication"* ]] || kill -USR2 "$$"
         [[ "$block" == *"MPI_ABORT was invoked"* || "$block" == *"a non-zero exit code"* ||
           "$block" == *"exited with non-zero status"* ||
           "$block" == *"(User defined signal 1)"* ]] || printf '%s' "$block" >&2
@@ -272,11 +276,36 @@ stop() {
   fi
 }
 
+# Ends every process of a session: mpirun's is its own.
+kill_session() {
+  local stat line fields
+  for stat in /proc/[0-9]*/stat; do
+    { read -r line <"$stat"; } 2>/dev/null || continue
+    read -ra fields <<<"${line##*) }" # state, parent, group, session
+    [[ "${fields[3]}" != "$1" ]] || kill -9 "${line%% *}" 2>/dev/null || true
+  done
+}
+
+# A rank has failed, so that mpirun ends the others and itself. It waits for hosts that do not answer any
+# more as long as TCP does, which may be forever.
+expect_end() {
+  interrupted=true
+  [[ -n "$job" && -z "$alarm" ]] || return 0
+  (
+    trap - HUP INT TERM
+    sleep "$end_seconds"
+    trap '' TERM
+    echo "pretrain_gpt.sh: a rank failed $end_seconds s ago and mpirun has not ended the others; kills it" >&5
+    kill_session "$job"
+  ) &
+  alarm=$!
+}
+
 # run_ranks WORD...: starts the program with these on all ranks and waits for it: sets `code`.
 run_ranks() {
-  local filter relay="" process orphaned=()
+  local filter relay="" process orphaned=() alarm=""
   export OMP_NUM_THREADS="$threads"
-  exec 3> >(without_mpirun_words)
+  exec 3> >(without_mpirun_words) 5>&2
   filter=$!
   # Where nobody reads a pipe any more mpirun would end the ranks at once: they are asked to.
   exec 4>&1
@@ -292,7 +321,7 @@ run_ranks() {
   # if the script is killed the ranks are asked to save and to end all the same.
   ! command -v setpriv >/dev/null || orphaned=(setpriv --pdeathsig TERM)
   setsid "${orphaned[@]}" mpirun -n "$ranks" "${host_options[@]}" "${bind_options[@]}" \
-    -x OMP_NUM_THREADS "${job_options[@]}" "${terminal_options[@]}" "$program" "$@" >&4 2>&3 3>&- 4>&- &
+    -x OMP_NUM_THREADS "${job_options[@]}" "${terminal_options[@]}" "$program" "$@" >&4 2>&3 3>&- 4>&- 5>&- &
   job=$!
   ((signals == 0)) || ask_ranks
   exec 3>&- 4>&-
@@ -301,8 +330,13 @@ run_ranks() {
   while [[ $interrupted == true ]]; do
     interrupted=false
     code=0
-    wait "$job" || code=$?
+    { wait "$job" || code=$?; } 2>/dev/null # where the shell says that it was killed
   done
+  if [[ -n "$alarm" ]]; then
+    kill "$alarm" $(cat "/proc/$alarm/task/$alarm/children" 2>/dev/null) 2>/dev/null || true
+    ! wait "$alarm" 2>/dev/null || code=1 # it has killed mpirun, which knows no exit code
+  fi
+  exec 5>&-
   # What they have still to pass on.
   for process in "$filter" $relay; do
     wait "$process" 2>/dev/null || true
@@ -316,6 +350,8 @@ run_ranks() {
 
 choose_ranks
 find_terminal
+end_seconds="${END_SECONDS:-60}"
+positive END_SECONDS "$end_seconds"
 last_words=""
 job_options=()
 signals=0
@@ -325,6 +361,7 @@ job=""
 trap 'stop 1' HUP
 trap 'stop 2' INT
 trap 'stop 15' TERM
+trap expect_end USR2
 if [[ -n "$restarts" ]]; then
   # shellcheck source-path=SCRIPTDIR
   . "$presets/pretrain_gpt_restarts.sh"

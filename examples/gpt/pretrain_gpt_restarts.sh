@@ -89,7 +89,7 @@ logged_error() {
         /^[0-9]{4}-[0-9]{2}-[0-9]{2} / || /^20[0-9][0-9]-/ { if (found) exit; found = ($1 " " $2 >= since) }
         found { sub(/^[^ ]+ [^ ]+ /, ""); printf "%s ", $0 }' "$file"
     [[ ! -s "$file" ]] || echo
-  done | sed 's/^ *error *//; s/ *$//; /^$/d' | head -n 1
+  done | sed 's/^ *error *//; s/ *$//; /^$/d' | head -n 1 || true
 }
 
 # reason_of CODE: in words, from what mpirun has said, ranks have logged, or the last line.
@@ -98,12 +98,16 @@ reason_of() {
   [[ -z "$last_words" ]] || words="$(cat "$last_words" 2>/dev/null || true)"
   text="$(sed -n 's/.* Remote daemon: .* on node \(.*\)/the connection to host \1 was lost/p' <<<"$words")"
   [[ -n "$text" ]] || text="$(sed -n 's/.*process rank \([0-9]*\) .*on node \([^ ]*\) exited on signal \([0-9]*\) \(([^)]*)\).*/rank \1 on \2 was ended by signal \3 \4/p' <<<"$words")"
-  [[ -n "$text" || $1 -gt 128 && -z "$words" ]] || text="$(logged_error)"
-  [[ -n "$text" || $1 -gt 128 ]] || text="$(sed '/^[- ]*$/d' <<<"$words" | tail -n 1)"
-  if [[ -z "$text" ]]; then
-    text="exit code $1"
-    (($1 <= 128)) || text="ended by signal $(($1 - 128))"
+  if [[ -z "$text" && "$words" == *"KILLED BY SIGNAL"* ]]; then # as MPICH says it
+    text="$(sed -n 's/.*RANK \([0-9]*\) PID .* RUNNING AT \([^ ]*\).*/rank \1 on \2/p' <<<"$words" | head -n 1)$(
+      sed -n 's/.*KILLED BY SIGNAL: \([0-9]*\) \(([^)]*)\).*/ was ended by signal \1 \2/p' <<<"$words" | head -n 1)"
   fi
+  if [[ -z "$text" ]] && (($1 > 128 && $1 <= 128 + 64)); then
+    text="ended by signal $(($1 - 128))"
+  fi
+  [[ -n "$text" ]] || text="$(logged_error)"
+  [[ -n "$text" ]] || text="$(sed '/^[- ]*$/d' <<<"$words" | tail -n 1)"
+  text="${text:-exit code $1}"
   text="$(head -n 1 <<<"$text")"
   [[ "$text" != *"signal 9 "* ]] || text+=": by somebody, or for lack of memory"
   echo "${text:0:600}"
@@ -121,7 +125,7 @@ judge() {
   if (($# > 2)); then
     cause=host reason="no answer from ${*:3} any more ($reason)"
   fi
-  before="$(events end | tail -n 1)"
+  before="$(events end | { grep -v '"cause":"unseen"' || true; } | tail -n 1)"
   verdict=again
   if [[ $1 == 0 ]]; then
     verdict=ended cause=none reason="finished"
@@ -232,7 +236,7 @@ choose_words() {
     fi
   fi
   given --run_cmd ||
-    start_words+=(--run_cmd "pretrain_gpt.sh --restarts $restarts: start $((starts + 1)), $ranks ranks x $threads threads")
+    start_words+=(--run_cmd "pretrain_gpt.sh --restarts $restarts: start $(($(events start | wc -l) + 1)), $ranks ranks x $threads threads")
 }
 
 # pause SECONDS: a signal ends it.
@@ -310,7 +314,7 @@ choose_layout() {
   fi
   if ((RANKS < all_ranks)); then
     mkdir -p "$folder/restarts"
-    file="$folder/restarts/layout_$((starts + 1)).yaml"
+    file="$folder/restarts/layout_$(($(events start | wc -l) + 1)).yaml"
     rm -f "$file"
     printf '%s\n' "$resolved" >"$folder/restarts/original.yaml"
     if ! text="$("$program" --config_path "$folder/restarts/original.yaml" --plan "$RANKS" \
@@ -331,7 +335,7 @@ prepare_next() {
   if ((last_step > best_step)); then
     best_step=$last_step delay=$first_delay
   fi
-  say "start $starts: $reason, $place; starts again in $delay s ($(events end |
+  say "start $start: $reason, $place; starts again in $delay s ($(events end |
     grep -c '"verdict":"again"') of $restarts)"
   while true; do
     pause "$delay"
@@ -340,21 +344,25 @@ prepare_next() {
     probe "${missing[@]}" # one that was started again may be back
     ((signals == 0)) || return 1
     ! choose_layout || return 0
-    cause=host reason="$plan_fault" verdict=again
-    ((starts += 1))
+    ((signals == 0)) || return 1
     note_start 0 "${missing[@]}"
+    cause=host reason="$plan_fault" verdict=again from_step=$last_step
+    began="$(now)"
     [[ "$(events end | grep -c '"verdict":"again"')" -lt "$restarts" ]] || verdict=enough
-    look_at_start
     note_end null
-    say "$plan_fault"
-    [[ $verdict == again ]] || return 1
-    say "tries again in $delay s"
+    if [[ $verdict == enough ]]; then
+      say "not started again: $plan_fault; it was started again $restarts times already"
+      return 1
+    fi
+    say "$plan_fault; tries again in $delay s"
   done
 }
 
 begin_restarts() {
   learn_run
-  job_name="$(hostname)-$$-$(date +%s)"
+  job_name="${TAPESTRY_JOB:-${SLURM_JOB_ID:+slurm-$SLURM_JOB_ID}}"
+  job_name="${job_name:-$(hostname)-$$-$(date +%s)}"
+  close_unseen
   work="$(mktemp -d)"
   trap 'rm -rf "$work"' EXIT
   first_delay="${RESTART_DELAY:-10}" probe_seconds="${PROBE_SECONDS:-30}"
@@ -363,7 +371,7 @@ begin_restarts() {
   root_option=()
   ((EUID != 0)) || root_option=(--allow-run-as-root)
   all_hosts="${HOSTFILE:-}" all_ranks=$ranks layout_file="" resume_from=True
-  missing=() left_out=() starts=0 best_step=-1 delay=$first_delay
+  missing=() left_out=() best_step=-1 delay=$first_delay
   config_before="$(state_of "$folder/config.yaml")"
 }
 
@@ -372,27 +380,27 @@ run_with_restarts() {
   begin_restarts
   while true; do
     choose_words
-    ((starts += 1))
     note_start "$ranks" "${left_out[@]}"
     last_words="$work/last_words"
-    export TAPESTRY_JOB="$job_name" TAPESTRY_JOB_START="$starts"
+    export TAPESTRY_JOB="$job_name" TAPESTRY_JOB_START="$start"
     job_options=(-x TAPESTRY_JOB -x TAPESTRY_JOB_START)
     run_ranks "${start_words[@]}"
     missing=()
     [[ $code == 0 || $code == 2 || $signals -gt 0 ]] || probe_hosts
     mapfile -t lost < <(newly_missing)
     judge "$code" "$restarts" "${lost[@]}"
-    ((signals == 0)) || verdict=stopped why="it was told to end"
+    [[ $signals == 0 || $code == 0 ]] || verdict=stopped why="it was told to end"
     note_end "$code"
-    [[ $verdict == again ]] || break
-    prepare_next || break
+    if [[ $verdict != again ]]; then
+      [[ -z "$why" ]] || say "not started again: $reason, $place; $why"
+      break
+    fi
+    prepare_next || {
+      ((signals == 0)) || code=$((128 + signal))
+      break
+    }
   done
-  [[ -z "$why" ]] || say "not started again: $reason, $place; $why"
-  ((starts == 1)) || summary
-  if ((signals > 0 && code != 0)); then
-    code=$((128 + signal))
-    say "ended by SIG$(kill -l "$signal"); the same command with --set training_config.resume_training=True goes on"
-  fi
+  [[ "$(events end | wc -l)" == 1 ]] || summary
 }
 
 # ---- The commands.
@@ -413,7 +421,7 @@ close_unseen() {
   starts="$(events start | wc -l)" ends="$(events end | wc -l)"
   ((starts > ends)) || return 0
   judge 255 ""
-  start=$starts cause=unseen verdict=again reason="nobody has seen its end: preempted, or the node was lost"
+  start=$starts cause=unseen verdict=unseen reason="nobody has seen its end: preempted, or the node was lost"
   note_end null
 }
 

@@ -122,7 +122,7 @@ _tapestry_complete() {
     _tapestry_value "${kinds[$command$option]#* }" "${values[$command$option]:-}" "$word"
   elif [[ -n "$option" && -n "${flags[${option#--}]:-}" ]]; then # --optimizer_type WORD
     _tapestry_offer "${keys[${flags[${option#--}]}]}" "$word"
-  elif [[ "$operands" == preset && $COMP_CWORD == 1 ]]; then
+  elif [[ "$operands" == preset && " ${COMP_WORDS[*]:1:COMP_CWORD-1} " != *".yaml "* ]]; then
     _tapestry_preset "$word"
   elif [[ -n "$commands" || "${COMP_WORDS[0]##*/}" == compare_checkpoints ]]; then
     _tapestry_files file "$word"

@@ -85,7 +85,7 @@ double tree(const MessageCost& cost, int ranks, int64_t up, int64_t down) {
 }  // namespace
 
 MessageCost shared_memory_cost() {
-  return {.latency = 0.6e-6, .overhead = 0.3e-6, .per_byte = 1 / 10e9, .add_per_byte = 1 / 20e9};
+  return {.latency = 0, .overhead = 0.8e-6, .per_byte = 1 / 13e9, .add_per_byte = 1 / 45e9};
 }
 
 double message_seconds(const MessageCost& cost, int64_t bytes) {

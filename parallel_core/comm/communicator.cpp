@@ -67,6 +67,9 @@ Communicator::Communicator(std::unique_ptr<Transport> transport,
     : transport_(options.wrap_transport ? options.wrap_transport(std::move(transport))
                                         : std::move(transport)),
       options_(options),
+      tally_(transport_->rank(), *options_.hosts),
+      stragglers_(transport_->size()),
+      waits_told_(observer_clock()),
       watch_(*this) {}
 
 Communicator::~Communicator() { background_.reset(); }
@@ -210,7 +213,26 @@ void Communicator::wait(Operation& operation) {
   const Inside inside(*this);
   throw_if_failed();
   const InCall in_call(in_call_, operation);
+  const double begun = observer_clock();
   progress_until([&] { return operation.finished(); }, [&](double idle) { watch_.idle(idle); });
+  const int last = operation.last_through_ > begun ? operation.last_source_ : -1;
+  tally_.add(begun, observer_clock(), last, operation.last_announced_, operation.last_through_);
+}
+
+std::string Communicator::tell_waits() {
+  const Inside inside(*this);
+  const double now = observer_clock();
+  if (options_.straggler_seconds <= 0 || now - waits_told_ < options_.straggler_seconds) {
+    return "";
+  }
+  waits_told_ = now;
+  const RankWaits own = tally_.take(now);
+  if (rank() != 0) {
+    send_control(0, Control::kWaits, own.serialize());
+    return "";
+  }
+  stragglers_.hear(0, own);
+  return stragglers_.look(*options_.hosts);
 }
 
 void Communicator::send(
@@ -262,9 +284,13 @@ void Communicator::match(const std::shared_ptr<Operation>& operation,
                        envelope.source, " sends ", envelope.bytes, " bytes, rank ", rank(),
                        " expects ", expected.bytes));
   }
-  Moving moving{nullptr, operation, envelope.source, envelope.part, false};
+  Moving moving{nullptr, operation, envelope.source, envelope.part, false, observer_clock()};
   if (envelope.bytes > Envelope::kInlineBytes) {
     moving.transfer = transport_->fetch(arrival, expected.data);
+    if (moving.transfer != nullptr) {
+      moving.bytes = envelope.bytes;
+      tally_.fetch_begins(envelope.source, moving.announced);
+    }
   } else {
     std::copy(arrival.inline_data.begin(), arrival.inline_data.end(),
               static_cast<std::byte*>(expected.data));
@@ -312,6 +338,12 @@ void Communicator::through(const Moving& transfer) {
   if (transfer.is_send) {
     operation.sent(*this, transfer.part, transfer.peer);
   } else {
+    operation.last_source_ = transfer.peer;
+    operation.last_announced_ = transfer.announced;
+    operation.last_through_ = observer_clock();
+    if (transfer.bytes > 0) {
+      tally_.fetch_ended(transfer.peer, transfer.bytes, operation.last_through_);
+    }
     operation.received(*this, transfer.part, transfer.peer);
   }
   --operation.under_way_;
@@ -461,6 +493,11 @@ void Communicator::linger(double seconds, const std::function<bool()>& enough) {
 bool Communicator::failed_elsewhere() const {
   const std::scoped_lock lock(mutex_);
   return watch_.failed_elsewhere();
+}
+
+bool Communicator::lost_a_host() const {
+  const std::scoped_lock lock(mutex_);
+  return watch_.lost_a_host();
 }
 
 bool Communicator::announce(const std::string& reason) {

@@ -195,6 +195,8 @@ class CommunicatorGroup final : public ProcessGroup {
     start(make_barrier(label, members_), {})->wait();
   }
 
+  Communicator& communicator() const { return *communicator_; }
+
   const CommunicationStats& stats() const override { return stats_; }
   void reset_stats() override { stats_ = {}; }
 
@@ -289,6 +291,11 @@ std::shared_ptr<ProcessGroup> make_world_group(std::shared_ptr<Communicator> com
   std::vector<int> ranks(static_cast<size_t>(communicator->size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   return std::make_shared<CommunicatorGroup>(std::move(communicator), "world", std::move(ranks));
+}
+
+std::string tell_waits(ProcessGroup& group) {
+  const auto* own = dynamic_cast<const CommunicatorGroup*>(&group);
+  return own == nullptr ? "" : own->communicator().tell_waits();
 }
 
 }  // namespace tapestry

@@ -21,18 +21,18 @@ constexpr int kMaxLines = 16;             // of a report
 constexpr size_t kMaxNamed = 3;           // ranks of one line that are explained
 constexpr int kCoordinator = 0;
 
-std::string clause(int rank, const std::vector<RankState>& states) {
+std::string clause(int rank, const std::vector<RankState>& states, const RankHosts& hosts) {
   const RankState& state = states[static_cast<size_t>(rank)];
-  return concat("rank ", rank, ", which ",
+  return concat(hosts.name_of(rank), ", which ",
                 state.doing.empty() ? "does not answer (it is in no collective)" : state.doing);
 }
 
-std::string describe_rank(int rank, const std::vector<RankState>& states) {
+std::string describe_rank(int rank, const std::vector<RankState>& states, const RankHosts& hosts) {
   const RankState& state = states[static_cast<size_t>(rank)];
-  std::string line = concat("rank ", rank, " ", state.doing);
+  std::string line = concat(hosts.name_of(rank), " ", state.doing);
   const size_t named = std::min(kMaxNamed, state.missing.size());
   for (size_t i = 0; i < named; ++i) {
-    line += (i == 0 ? " for " : "; for ") + clause(state.missing[i], states);
+    line += (i == 0 ? " for " : "; for ") + clause(state.missing[i], states, hosts);
   }
   if (state.missing.size() > named) {
     line += concat("; and for ", state.missing.size() - named, " more ranks");
@@ -40,7 +40,7 @@ std::string describe_rank(int rank, const std::vector<RankState>& states) {
   return line;
 }
 
-std::string describe_ranks(const std::vector<RankState>& states) {
+std::string describe_ranks(const std::vector<RankState>& states, const RankHosts& hosts) {
   std::string text;
   int lines = 0;
   int left_out = 0;
@@ -52,13 +52,27 @@ std::string describe_ranks(const std::vector<RankState>& states) {
       ++left_out;
       continue;
     }
-    text += "\n  " + describe_rank(static_cast<int>(rank), states);
+    text += "\n  " + describe_rank(static_cast<int>(rank), states, hosts);
     ++lines;
   }
   if (left_out > 0) {
     text += concat("\n  and ", left_out, " more ranks");
   }
   return text;
+}
+
+// What is to be said if no rank of a host answers.
+std::string silent_hosts(const std::vector<RankState>& states, const RankHosts& hosts, int self) {
+  std::vector<bool> silent;
+  for (const RankState& state : states) {
+    silent.push_back(state.doing.empty());
+  }
+  const std::string whole = hosts.whole_hosts(silent);
+  return whole.empty() ? ""
+                       : concat("; cannot reach ", whole,
+                                ": no rank there answers, so the host has failed, or the network "
+                                "between it and ",
+                                hosts.host_of(self), ", or all its ranks hang");
 }
 
 }  // namespace
@@ -195,8 +209,9 @@ RankState Watch::own_state() const {
 void Watch::idle(double seconds) {
   report_stuck(seconds);
   if (seconds >= communicator_.options_.timeout_seconds) {
-    stop(concat("rank ", communicator_.rank(), " has heard nothing for ",
-                communicator_.options_.timeout_seconds, " seconds"));
+    stop(concat(communicator_.options_.hosts->name_of(communicator_.rank()),
+                " has heard nothing for ", communicator_.options_.timeout_seconds, " seconds"),
+         Silence::kMeansFailure);
   }
 }
 
@@ -327,15 +342,18 @@ void Watch::hear(Control control, int source, const std::string& text) {
       break;
     case Control::kTreeEnded:
       hear_count(text);
+      count_end();
       break;
     case Control::kCountAgain:
       children_ended_ = 0;
       below_ = {};
       counted_ = false;
       send_to_children(control);
+      count_end();
       break;
     case Control::kAllEnded:
       job_has_ended_ = true;
+      ++communicator_.activity_;  // what the rank waits for
       send_to_children(control);
       break;
     case Control::kFailed:
@@ -343,7 +361,7 @@ void Watch::hear(Control control, int source, const std::string& text) {
       if (communicator_.failure_ && text == own_reason_.substr(0, Envelope::kInlineBytes)) {
         failed_alike_[static_cast<size_t>(source)] = true;
       }
-      fail_elsewhere(concat("rank ", source, " failed: ", text));
+      fail_elsewhere(concat(communicator_.options_.hosts->name_of(source), " failed: ", text));
       break;
     case Control::kTold:
       told_[static_cast<size_t>(source)] = true;
@@ -376,10 +394,13 @@ void Watch::hear(Control control, int source, const std::string& text) {
         answers_[static_cast<size_t>(source)] = RankState::parse(text);
       }
       break;
+    case Control::kWaits:
+      communicator_.stragglers_.hear(source, RankWaits::parse(text));
+      break;
   }
 }
 
-void Watch::stop(const std::string& finding) {
+void Watch::stop(const std::string& finding, Silence silence) {
   asking_ = true;
   answers_.assign(static_cast<size_t>(communicator_.size()), {});
   answers_[static_cast<size_t>(communicator_.rank())] = own_state();
@@ -399,11 +420,16 @@ void Watch::stop(const std::string& finding) {
       communicator_.throw_if_failed();  // another rank was first
     }
   }
-  stop_with(finding, answers_);
+  std::string lost;
+  if (silence == Silence::kMeansFailure) {
+    lost = silent_hosts(answers_, *communicator_.options_.hosts, communicator_.rank());
+    lost_a_host_ = !lost.empty();
+  }
+  stop_with(finding + lost, answers_);
 }
 
 void Watch::stop_with(const std::string& finding, const std::vector<RankState>& states) {
-  communicator_.failure_ = finding + describe_ranks(states);
+  communicator_.failure_ = finding + describe_ranks(states, *communicator_.options_.hosts);
   communicator_.broadcast_control(Control::kStop, *communicator_.failure_);
   throw CommError(*communicator_.failure_);
 }

@@ -40,6 +40,7 @@ enum class Control : uint8_t {
   kConfirmed,   ///< the number and the state
   kQuery,       ///< what are you doing?
   kState,       ///< the state
+  kWaits,       ///< what the sender has waited for, see waits.h
 };
 
 /// What a rank is doing, for reports.
@@ -75,6 +76,8 @@ class Watch {
   bool job_has_ended();
 
   void note_own_failure(const std::string& reason) { own_reason_ = reason; }
+  /// This rank has found that no rank of some other host answers.
+  bool lost_a_host() const { return lost_a_host_; }
   bool failed_elsewhere() const { return failed_elsewhere_; }
   /// A rank before this one has failed for the same reason.
   bool lower_rank_failed_alike() const;
@@ -84,8 +87,10 @@ class Watch {
   /// fail, or will, and wait for it before they end the job.
   void say_last_words(bool to_all);
 
+  /// What it means that a rank does not answer: that it computes, or after the timeout more.
+  enum class Silence : uint8_t { kMeansNothing, kMeansFailure };
   /// Asks the others what they do, tells them why all stop, and throws that as CommError.
-  [[noreturn]] void stop(const std::string& finding);
+  [[noreturn]] void stop(const std::string& finding, Silence silence = Silence::kMeansNothing);
 
  private:
   RankState own_state() const;
@@ -118,6 +123,7 @@ class Watch {
   double next_report_ = 0;  // seconds of idleness
   std::string own_reason_;
   bool failed_elsewhere_ = false;
+  bool lost_a_host_ = false;
   std::vector<bool> failed_alike_;
   std::vector<bool> told_;
   std::vector<int> failing_;  // who has said that it fails, and waits for the others' last words

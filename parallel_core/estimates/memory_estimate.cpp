@@ -4,16 +4,19 @@
 #include <array>
 #include <cstdio>
 #include <limits>
+#include <map>
 #include <optional>
 #include <tuple>
 #include <utility>
 
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/heads/token_scores.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/transformer/quantized_matrix.h"
 #include "parallel_core/config/model_matrices.h"
 #include "parallel_core/deferred_values.h"
 #include "parallel_core/estimates/recompute_estimate.h"
+#include "parallel_core/estimates/step_memory.h"
 #include "parallel_core/estimates/trained_share.h"
 #include "parallel_core/optimizer/parameter_rules.h"
 #include "parallel_core/pipeline_parallel/pipeline_order.h"
@@ -22,6 +25,15 @@
 
 namespace tapestry {
 namespace {
+
+// Measured with models of next to nothing (docs/memory.md): program and libraries, as far as a run
+// touches them; what MPI adds where there are several processes; and buffers of files that are
+// written and read back.
+constexpr int64_t kProgram = int64_t{31} << 20;
+constexpr int64_t kMessages = int64_t{8} << 20;
+constexpr int64_t kSaving = int64_t{12} << 20;
+// Small blocks of sizes that are not asked for again, and ends of huge pages.
+constexpr int64_t kRemnants = int64_t{10} << 20;
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
@@ -49,10 +61,10 @@ double worst_expert_load(const AllConfig& config) {
 int64_t MemoryEstimate::total() const {
   double sum = 0;
   for (const int64_t kind : {parameters, weight_copies, gradients, optimizer, activations, logits,
-                             workspace, snapshot}) {
+                             head, workspace, snapshot, unused, process}) {
     sum += static_cast<double>(kind);
   }
-  return bytes_of(sum);
+  return bytes_of(sum - static_cast<double>(not_at_once));
 }
 
 int64_t MemoryEstimate::peak() const { return std::max(total(), start); }
@@ -81,8 +93,7 @@ double muon_bytes_by_names(const OptimizerConfig& o,
   return bytes / all;
 }
 
-// What an optimizer keeps of a parameter, on average. Statistics of rows and columns are nothing
-// beside it.
+// What an optimizer keeps of a parameter, on average; without statistics of rows and columns.
 double state_bytes_per_parameter(const OptimizerConfig& o, const TransformerConfig& model) {
   const auto moments = static_cast<double>(size_of(o.exp_avg_dtype) + size_of(o.exp_avg_sq_dtype));
   if (o.optimizer_type == "SGD" || o.optimizer_type == "Adafactor") {
@@ -162,8 +173,19 @@ void estimate_adapter_states(const AllConfig& config,
   }
 }
 
+// Elements of a rank's part of a model that are treated in other ways than those of most matrices.
+struct SpecialElements {
+  double looked_up = 0;    // of tables of which no product is made: without a 16-bit copy
+  double tables = 0;       // those and a tied table, which are never split (store_param_remainders)
+  double rows_and_columns = 0;  // of all matrices, of which some optimizers have statistics
+  double of_layers = 0;    // of matrices in layers
+};
+
 // Parameters, gradients and optimizer, and what could be had for less.
-void estimate_states(const AllConfig& config, double count, MemoryEstimate& estimate) {
+void estimate_states(const AllConfig& config,
+                     double count,
+                     const SpecialElements& special,
+                     MemoryEstimate& estimate) {
   const TransformerConfig& model = config.model_config;
   const OptimizerConfig& o = config.optimizer_config;
   const auto save = [&](const char* setting, double bytes_per_parameter) {
@@ -173,13 +195,15 @@ void estimate_states(const AllConfig& config, double count, MemoryEstimate& esti
   const bool half_params = model.params_dtype != kFloat32;
   double per_parameter = 0;  // in the optimizer
   if (o.store_param_remainders) {
-    estimate.parameters = bytes_of(count * 2);
-    per_parameter += 2;
+    estimate.parameters = bytes_of((count + special.tables) * 2);
+    estimate.weight_copies = bytes_of((special.tables - special.looked_up) * 2);
+    per_parameter += 2 * (1 - special.tables / std::max(count, 1.0));
   } else {
     const auto size = static_cast<double>(size_of(model.params_dtype));
     estimate.parameters = bytes_of(count * size);
     if (model.compute_dtype != model.params_dtype) {
-      estimate.weight_copies = bytes_of(count * static_cast<double>(size_of(model.compute_dtype)));
+      estimate.weight_copies = bytes_of((count - special.looked_up) *
+                                        static_cast<double>(size_of(model.compute_dtype)));
     }
     per_parameter += half_params ? 4 : 0;
     if (adam && model.compute_dtype == kBFloat16) {
@@ -201,7 +225,13 @@ void estimate_states(const AllConfig& config, double count, MemoryEstimate& esti
       save("optimizer_config.optimizer_in_backward: True", size);
     }
   }
-  per_parameter += state_bytes_per_parameter(o, model);
+  if (o.optimizer_type == "Muon" && !o.adamw_include) {
+    // Momentum of the matrices of layers, moments of all else.
+    const auto moments = static_cast<double>(size_of(o.exp_avg_dtype) + size_of(o.exp_avg_sq_dtype));
+    per_parameter += moments + (4 - moments) * special.of_layers / std::max(count, 1.0);
+  } else {
+    per_parameter += state_bytes_per_parameter(o, model);
+  }
   for (const auto& [setting, dtype, has_it] :
        {std::tuple{"optimizer_config.exp_avg_dtype: bfloat16", o.exp_avg_dtype,
                    adam || o.optimizer_type == "Lion"},
@@ -210,7 +240,10 @@ void estimate_states(const AllConfig& config, double count, MemoryEstimate& esti
       save(setting, 2);
     }
   }
-  estimate.optimizer = bytes_of(count * per_parameter);
+  const double statistics = o.optimizer_type == "Came"        ? 8 * special.rows_and_columns
+                            : o.optimizer_type == "Adafactor" ? 4 * special.rows_and_columns
+                                                              : 0;
+  estimate.optimizer = bytes_of(count * per_parameter + statistics);
 }
 
 // What is left to one rank of what data-parallel ranks share out: experts over those that have the
@@ -250,8 +283,13 @@ void share_out(const AllConfig& config,
   }
   if (level >= 3) {
     share(estimate.parameters, 2 * largest);
-    estimate.weight_copies =
-        bytes_of(static_cast<double>(estimate.weight_copies) * std::min(1.0, 2 * largest / count));
+    if (config.optimizer_config.store_param_remainders ||
+        config.model_config.compute_dtype == config.model_config.params_dtype) {
+      estimate.weight_copies = 0;
+    } else {
+      estimate.weight_copies = bytes_of(static_cast<double>(size_of(config.model_config.compute_dtype)) *
+                                        std::min(count, 2 * largest));
+    }
   }
 }
 
@@ -271,7 +309,8 @@ void estimate_checkpoints(const AllConfig& config,
   const bool in_pieces = zero_level(config) == 3 && ranks > 1;
   const double whole =
       in_pieces ? std::min(count, 4 * largest_parameter(config.model_config)) : count;
-  estimate.start = bytes_of(whole * 4 + (moves ? count * size * (in_pieces ? share : 1) : 0));
+  const double made = largest_parameter(config.model_config);  // beside what it is put into
+  estimate.start = bytes_of((whole + made) * 4 + (moves ? count * size * (in_pieces ? share : 1) : 0));
   if (!t.async_save) {
     return;
   }
@@ -295,14 +334,17 @@ struct InFlight {
   int64_t passes = 0;
 };
 
+// The peak comes in the first rounds, however many there are.
+PipelineShape first_rounds(const PipelineStage& stage, int64_t micro_batches) {
+  return {.stages = stage.size,
+          .chunks = stage.num_chunks(),
+          .micro_batches = std::min<int64_t>(micro_batches, 4L * stage.size * stage.num_chunks())};
+}
+
 InFlight most_in_flight(const PipelineStage& stage,
                         int64_t micro_batches,
                         const std::vector<double>& bytes_of_chunk) {
-  // The peak comes in the first rounds, however many there are.
-  const PipelineShape shape = {
-      .stages = stage.size,
-      .chunks = stage.num_chunks(),
-      .micro_batches = std::min<int64_t>(micro_batches, 4L * stage.size * stage.num_chunks())};
+  const PipelineShape shape = first_rounds(stage, micro_batches);
   InFlight now;
   InFlight most;
   for (const PipelinePass& pass : pipeline_order(shape, stage.rank)) {
@@ -330,6 +372,7 @@ class StageEstimate {
                  .expert = at_least_one(config.parallel_config.expert_model_parallel_size),
                  .expert_tensor = expert_tensor_parallel_size(config.parallel_config)}),
         cp_(at_least_one(config.parallel_config.context_parallel_size)),
+        processes_(data_parallel_size * cp_ * shares_.tensor * stage.size),
         ranks_(data_parallel_size * cp_),
         costs_(layer_costs(config, load)),
         element_(d(size_of(model_.compute_dtype))),
@@ -346,6 +389,7 @@ class StageEstimate {
     add_activations();
     add_logits();
     add_workspace();
+    add_peak();
     return std::move(estimate_);
   }
 
@@ -430,7 +474,7 @@ class StageEstimate {
       estimate_adapter_states(config_, count, quantizable_elements(model_, layers_, shares_),
                               trained_, estimate_);
     } else {
-      estimate_states(config_, count, estimate_);
+      estimate_states(config_, count, special_elements(), estimate_);
     }
     if (ranks_ > 1) {
       const int64_t expert_ranks =
@@ -438,10 +482,48 @@ class StageEstimate {
       share_out(config_, ranks_, at_least_one(expert_ranks), estimate_);
     }
     if (model_.lora.use_lora) {
-      estimate_.start = estimate_.parameters + bytes_of(4 * start_elements());
+      const bool deferred = model_.params_dtype != kFloat32 || model_.lora.base_dtype != "params_dtype";
+      estimate_.start = estimate_.parameters +
+                        bytes_of(4 * (deferred ? start_elements() : largest_parameter(model_)));
     } else {
       estimate_checkpoints(config_, count, ranks_, estimate_);
     }
+  }
+
+  SpecialElements special_elements() const {
+    SpecialElements special;
+    const auto add = [&](const ModelMatrix& matrix, double copies) {
+      const Shape shape = shape_on_rank(matrix, shares_);
+      if (shape.size() == 2) {
+        special.rows_and_columns += copies * d(shape[0] + shape[1]);
+      }
+    };
+    for (const AlikeLayers& some : layers_) {
+      for (const ModelMatrix& matrix : layer_matrices(model_, some.layer)) {
+        const double copies =
+            d(some.count) * (matrix.experts > 0 ? d(matrix.experts / shares_.expert) : 1);
+        add(matrix, copies);
+        special.of_layers +=
+            matrix.shape.size() >= 2 ? copies * weight_elements(matrix, shares_) : 0;
+      }
+    }
+    const bool tied = !model_.untie_embeddings_and_output_weights;
+    const std::vector<ModelMatrix> before = matrices_before_layers(model_);
+    for (const ModelMatrix& matrix : before) {
+      const bool is_table = matrix.role == MatrixRole::kEmbedding;
+      const bool is_there = stage_.pre_process() || (is_table && tied && stage_.post_process());
+      if (!is_there) {
+        continue;
+      }
+      add(matrix, 1);
+      const double elements = weight_elements(matrix, shares_);
+      special.tables += elements;
+      special.looked_up += is_table && tied && stage_.post_process() ? 0 : elements;
+    }
+    if (stage_.post_process() && !tied) {
+      add(before.front(), 1);
+    }
+    return special;
   }
 
   // Start values come in pieces (for_start_values), but those of fused projections of attention as
@@ -509,41 +591,299 @@ class StageEstimate {
   }
 
   void add_workspace() {
-    const double hidden = d(model_.hidden_size);
-    double widest = 2 * hidden;
-    double segment = 0;  // of keys and values, a quarter of the groups
-    double in_expert = 0;
+    double most = 0;
     for (const AlikeLayers& some : layers_) {
-      const LayerWidths widths = layer_widths(model_, some.layer, shares_);
-      const double values_in_mlp = d(widths.gates + 1);
-      const double keys_and_values = d(widths.keys + widths.values);
-      widest = std::max({widest, 2 * hidden + d(widths.ffn) * values_in_mlp,
-                         2 * hidden + 2 * (d(widths.queries) + keys_and_values)});
-      segment = std::max(segment, keys_and_values / std::min(4.0, d(widths.groups)));
-      in_expert = d(widths.expert_ffn) * values_in_mlp;
-      const MixerWidths mixer = mixer_widths(model_, mixer_kind(model_, some.layer), shares_);
-      widest = std::max(widest, 2 * hidden + 2 * d(mixer.projected + mixer.values));
+      most = std::max(most, workspace_of(some.layer));
     }
-    const bool has_mixtures =
-        std::any_of(layers_.begin(), layers_.end(),
-                    [&](const AlikeLayers& some) { return is_moe_layer(model_, some.layer); });
-    if (has_mixtures) {
+    estimate_.workspace = bytes_of(most);
+  }
+
+  // Temporaries of a layer's backward pass.
+  double workspace_of(int64_t layer) const {
+    const double hidden = d(model_.hidden_size);
+    const LayerWidths widths = layer_widths(model_, layer, shares_);
+    const double values_in_mlp = d(widths.gates + 1);
+    const double keys_and_values = d(widths.keys + widths.values);
+    const MixerWidths mixer = mixer_widths(model_, mixer_kind(model_, layer), shares_);
+    double widest = std::max({2 * hidden + d(widths.ffn) * values_in_mlp,
+                              2 * hidden + 2 * (d(widths.queries) + keys_and_values),
+                              2 * hidden + 2 * d(mixer.projected + mixer.values)});
+    if (is_moe_layer(model_, layer)) {
       // Rows of experts and their gradients, also on their way.
       const double rows =
           d(model_.moe.moe_router_topk) * load_ * d(shares_.expert_tensor) / d(shares_.tensor);
-      widest = std::max(widest, rows * (2 * hidden + in_expert));
+      widest = std::max(widest, rows * (2 * hidden + d(widths.expert_ffn) * values_in_mlp));
     }
-    estimate_.workspace = bytes_of(tokens_ * element_ * widest);
+    double bytes = tokens_ * element_ * widest;
     if (model_.hyper_connections.enabled) {
       // The gradients of all streams before and behind a block.
-      estimate_.workspace += bytes_of(2 * piece_ * d(residual_streams(model_)) * hidden *
-                                      d(size_of(precision_of(model_).residual)));
+      bytes += 2 * piece_ * d(residual_streams(model_)) * hidden *
+               d(size_of(precision_of(model_).residual));
     }
     if (cp_ > 1) {
       // Keys and values of whole sequences, a quarter of the groups at a time: gathered, in order
       // and the next ones on their way, and their gradients in float32 in two orders.
-      estimate_.workspace += bytes_of(d(cp_) * tokens_ * segment * (3 * element_ + 2 * 4));
+      const double segment = keys_and_values / std::min(4.0, std::max(1.0, d(widths.groups)));
+      bytes += d(cp_) * tokens_ * segment * (3 * element_ + 2 * 4);
     }
+    return bytes;
+  }
+
+  // What a matrix's gradient needs beside the sum into which it goes.
+  double gradient_beside(double elements) const {
+    const OptimizerConfig& o = config_.optimizer_config;
+    if (o.optimizer_in_backward) {
+      return elements * (4 + d(size_of(model_.params_dtype)));
+    }
+    return o.main_grads_dtype == kFloat32 ? 0 : 4 * elements;
+  }
+
+  // Of a product of the gradients' [tokens, rows] transposed: what its kernel packs.
+  double packed(double rows) const {
+    constexpr double kRows = 1024;
+    constexpr double kDepth = 2048;
+    constexpr double kPanels = 768 << 10;
+    const int64_t threads = config_.training_config.num_threads.value_or(num_threads());
+    return std::min(rows, kRows) * std::min(tokens_, kDepth) * 4 + kPanels * d(threads);
+  }
+
+  // Whole gradients of buckets while they are summed over ranks that share them out, around a
+  // matrix of so many elements.
+  double in_buckets(double largest) const {
+    const int level = zero_level(config_);
+    if (ranks_ == 1 || level < 2 || model_.lora.use_lora) {
+      return 0;
+    }
+    const double bucket = level == 3 ? 0 : d(bucket_size(config_, ranks_));
+    const double several = config_.training_config.overlap_grad_reduce ? 3 : 1;
+    return gradient_size() * std::min(several * (bucket + largest) + largest / d(ranks_),
+                                      d(estimate_.parameter_count));
+  }
+
+  // With z3: what is gathered of weights, the last two that were used.
+  double gathered(double first, double second) const {
+    if (ranks_ == 1 || zero_level(config_) < 3 || model_.lora.use_lora) {
+      return 0;
+    }
+    return (first + second) * d(size_of(model_.compute_dtype));
+  }
+
+  double largest_in_layer(int64_t layer) const {
+    std::map<std::string, double> sizes;
+    double most = 0;
+    for (const ModelMatrix& matrix : layer_matrices(model_, layer)) {
+      const double copies = matrix.experts > 0 ? d(matrix.experts / shares_.expert) : 1.0;
+      // The two parameters of the experts are in one module.
+      const bool down = matrix.experts > 0 && matrix.role == MatrixRole::kDown;
+      double& size = sizes[matrix.module + (down ? ".down" : "")];
+      size += copies * weight_elements(matrix, shares_);
+      most = std::max(most, size);
+    }
+    return most;
+  }
+
+  double gradient_size() const {
+    return config_.training_config.exact ? 8
+                                         : d(size_of(config_.optimizer_config.main_grads_dtype));
+  }
+
+  double gathered_in(int64_t layer) const {
+    const double largest = zero_level(config_) == 3 ? largest_in_layer(layer) : 0;
+    return gathered(largest, largest);
+  }
+
+  LayerMemory layer_memory(int64_t layer) const {
+    const LayerCost cost = layer_cost(config_, RecomputePolicy(), layer, load_);
+    const int64_t experts = model_.moe.num_experts / shares_.expert;
+    const ModelPart part = {.layers = {{layer, 1}}, .pre_process = false, .post_process = false};
+    const LayerWidths widths = layer_widths(model_, layer, shares_);
+    const double largest = largest_in_layer(layer);
+    const bool trains = !model_.lora.use_lora;
+    return {.kept = cost.kept,
+            .transient = cost.transient + gathered_in(layer),
+            .workspace = workspace_of(layer) +
+                         packed(std::max(d(widths.ffn * widths.gates),
+                                         d(widths.queries + widths.keys + widths.values))) +
+                         (trains ? gradient_beside(largest) + in_buckets(largest) : 0),
+            .gradients =
+                trains ? gradient_size() * count_parameters(model_, part, shares_, experts).all()
+                       : 0};
+  }
+
+  ChunkMemory chunk_memory(const LayerRange& range) const {
+    ChunkMemory chunk;
+    const bool alike = alike_layers(model_, range.first, range.count).size() == 1;
+    for (int64_t layer = range.first; layer < range.first + range.count; ++layer) {
+      if (alike && !chunk.layers.empty()) {
+        chunk.layers.push_back(chunk.layers.front());
+      } else {
+        chunk.layers.push_back(layer_memory(layer));
+      }
+      if (!costs_.empty()) {
+        const LayerCost& cost = costs_[static_cast<size_t>(layer)];
+        chunk.layers.back().kept = cost.kept;
+        chunk.layers.back().transient = cost.transient + gathered_in(layer);
+      }
+    }
+    chunk.kept = piece_ * element_ *
+                 (2 * d(model_.hidden_size) +
+                  3 * d(model_.num_layers) * d(model_.per_layer_embedding_size));
+    return chunk;
+  }
+
+  double table_elements() const {
+    return weight_elements(matrices_before_layers(model_).front(), shares_);
+  }
+
+  // The output layer, which is fused with the loss in training on one tensor-parallel rank.
+  HeadMemory head_memory() const {
+    HeadMemory head;
+    const double hidden = d(model_.hidden_size);
+    const double elements = table_elements();
+    const bool scores = config_.post_training_config.task.has_value();
+    const bool fused = fuses_head_and_loss(model_) || scores;
+    const double logits = d(estimate_.logits);
+    const bool trains = !model_.lora.use_lora && !model_.score_head;
+    const double page = gathered(elements, 0);
+    const double beside = trains ? gradient_beside(elements) + in_buckets(elements) : 0;
+    head.gradient = trains ? gradient_size() * elements : 0;
+    if (fused && model_.compute_dtype != kFloat16 && !scores) {
+      head.in_forward = trains;
+      head.gradient = trains ? 4 * elements : 0;
+      head.is_given = gradient_size() == 4;
+      head.forward = logits + packed(d(model_.vocab_size)) + page;
+      head.kept = 4 * tokens_ * hidden;
+      head.backward = tokens_ * hidden * (4 + (element_ < 4 ? element_ : 0)) +
+                      (trains ? in_buckets(elements) : 0);
+    } else if (fused) {
+      head.forward = logits + page;
+      head.backward =
+          logits + tokens_ * hidden * element_ + beside + packed(d(model_.vocab_size)) + page;
+    } else {
+      // With sequence parallelism what it reads is gathered, and the gradient of that is summed.
+      head.kept = logits;
+      head.backward = (piece_ < tokens_ ? 3 : 2) * tokens_ * hidden * element_ + beside +
+                      packed(d(model_.vocab_size)) + page;
+    }
+    return head;
+  }
+
+  StepMemory step_memory() const {
+    StepMemory step;
+    step.pipeline = first_rounds(stage_, config_.dataset_config.micro_batch_num);
+    step.stage = stage_.rank;
+    for (const LayerRange& range : stage_.chunks) {
+      step.chunks.push_back(chunk_memory(range));
+    }
+    if (ranks_ > 1 || model_.lora.use_lora) {
+      step.places = GradientPlaces::kStay;
+    } else if (config_.optimizer_config.optimizer_in_backward) {
+      step.places = GradientPlaces::kOneByOne;
+    }
+    const bool in_shards = ranks_ > 1 && zero_level(config_) >= 2 && !model_.lora.use_lora;
+    step.gradients = in_shards ? gradient_size() * own_parameters() : d(estimate_.gradients);
+    step.has_head = stage_.post_process();
+    if (step.has_head) {
+      step.head = head_memory();
+      step.head_is_first = !model_.untie_embeddings_and_output_weights && stage_.pre_process();
+      step.evaluation = evaluation();
+    }
+    double known = step.has_head ? step.head.gradient : 0;
+    for (const ChunkMemory& chunk : step.chunks) {
+      for (const LayerMemory& layer : chunk.layers) {
+        known += layer.gradients;
+      }
+    }
+    ChunkMemory& first = step.chunks.front();
+    first.first_gradients = std::max(0.0, step.gradients - known);
+    if (stage_.pre_process() && !model_.lora.use_lora) {
+      // In place of a sum in float32 there is a table of gradients beside it.
+      const OptimizerConfig& o = config_.optimizer_config;
+      const bool beside = o.main_grads_dtype != kFloat32 || o.optimizer_in_backward;
+      first.first_workspace = (beside ? 4 * table_elements() : 0) + in_buckets(table_elements());
+    }
+    step.update = update_workspace();
+    return step;
+  }
+
+  // Muon's products of one matrix: its direction, two powers, and what is sent and received.
+  double update_workspace() const {
+    constexpr double kMatrices = 6;
+    if (config_.optimizer_config.optimizer_type != "Muon" || model_.lora.use_lora) {
+      return 0;
+    }
+    double most = 0;
+    for (const AlikeLayers& some : layers_) {
+      for (const ModelMatrix& matrix : layer_matrices(model_, some.layer)) {
+        most = std::max(most, weight_elements(matrix));
+      }
+    }
+    return kMatrices * 4 * most;
+  }
+
+  // Evaluations make all logits of a micro-batch at once.
+  double evaluation() const {
+    if (config_.post_training_config.task || model_.score_head) {
+      return 0;
+    }
+    const ModelMatrix table = matrices_before_layers(model_).front();
+    const double element = model_.use_fused_kernels ? element_ : element_ + 4;
+    return tokens_ * (d(shape_on_rank(table, shares_)[0]) * element +
+                      2 * d(model_.hidden_size) * element_) +
+           packed(d(model_.vocab_size)) + gathered(table_elements(), 0);
+  }
+
+  // Of parameters, those that this rank updates.
+  double own_parameters() const {
+    const double all = d(estimate_.parameter_count);
+    const double experts = d(estimate_.expert_parameter_count);
+    const double expert_ranks = std::max(
+        1.0, d(ranks_ * shares_.tensor) / d(shares_.expert * shares_.expert_tensor));
+    return (all - experts) / d(ranks_) + experts / expert_ranks;
+  }
+
+  // What stays from step to step, without what z3 gathers in between.
+  double lasting() const {
+    if (ranks_ == 1 || zero_level(config_) < 3 || model_.lora.use_lora) {
+      return d(estimate_.parameters) + d(estimate_.weight_copies) + d(estimate_.optimizer);
+    }
+    const double size =
+        config_.optimizer_config.store_param_remainders ? 2 : d(size_of(model_.params_dtype));
+    const double whole = keeps_gathered_weights(config_)
+                             ? d(estimate_.parameter_count) * d(size_of(model_.compute_dtype))
+                             : 0;
+    return own_parameters() * size + whole + d(estimate_.optimizer);
+  }
+
+  // The gradient of a layer's largest parameter, where gradients take room that activations have
+  // left: what is free may lie in pieces that are smaller.
+  double late_block() const {
+    double most = 0;
+    for (const AlikeLayers& some : layers_) {
+      most = std::max(most, gradient_size() * largest_in_layer(some.layer));
+    }
+    return most;
+  }
+
+  void add_peak() {
+    const StepMemory step = step_memory();
+    const StepPeak peak = most_at_once(step);
+    if (step.has_head) {
+      estimate_.head =
+          bytes_of((step.head.in_forward ? step.head.gradient : 0) +
+                   (step.head.in_forward ? step.head.kept : 0));
+    }
+    const double kinds = d(estimate_.parameters) + d(estimate_.weight_copies) +
+                         d(estimate_.optimizer) + d(estimate_.gradients) +
+                         d(estimate_.activations) + d(estimate_.logits) + d(estimate_.head) +
+                         d(estimate_.workspace);
+    estimate_.not_at_once = static_cast<int64_t>(std::clamp(kinds - lasting() - peak.bytes, -4e18, 4e18));
+    const TrainingConfig& t = config_.training_config;
+    const bool saves = t.save_last || t.save_interval || t.save_interval_seconds;
+    estimate_.process =
+        kProgram + (processes_ > 1 ? kMessages : 0) + (saves ? kSaving : 0);
+    estimate_.unused = kRemnants + (step.places == GradientPlaces::kOnDemand ? bytes_of(late_block()) : 0);
+    estimate_.start += estimate_.process;
   }
 
   const AllConfig& config_;
@@ -552,6 +892,7 @@ class StageEstimate {
   double load_;
   ModelShares shares_;
   int64_t cp_;
+  int64_t processes_;             // of the run
   int64_t ranks_;                 // that share out what they have in common
   std::vector<LayerCost> costs_;  // of each layer of the model, with recomputation
   double element_;
@@ -603,6 +944,16 @@ std::string size_text(int64_t bytes) {
   return text.data();
 }
 
+namespace {
+
+// Of what stands above, which is the most of each kind at any time.
+std::string at_once_text(int64_t less) {
+  return less > 0 ? concat("\nnever at once: ", size_text(less), " less")
+                  : concat("\nat other times: ", size_text(-less), " more");
+}
+
+}  // namespace
+
 std::string memory_text(const MemoryEstimate& estimate) {
   std::string text;
   if (estimate.stages > 1) {
@@ -628,7 +979,12 @@ std::string memory_text(const MemoryEstimate& estimate) {
                        " of each micro-batch)")
               : std::string()) +
          "\nlogits: " + size_text(estimate.logits) +
+         (estimate.head > 0 ? "\ngradients made with the loss: " + size_text(estimate.head)
+                            : std::string()) +
          "\nworkspace: " + size_text(estimate.workspace) +
+         (estimate.not_at_once != 0 ? at_once_text(estimate.not_at_once) : std::string()) +
+         "\nunused, between blocks, at most: " + size_text(estimate.unused) +
+         "\nprogram, libraries, messages, files: " + size_text(estimate.process) +
          (estimate.snapshot > 0 ? "\ncopy for async_save: " + size_text(estimate.snapshot)
                                 : std::string()) +
          "\ntotal: " + size_text(estimate.total()) +

@@ -32,12 +32,16 @@ struct MemoryEstimate {
   double recompute_flops = 0;   // that it adds to a micro-batch
   int64_t recompute_could_save = 0;  // of `activations`, if every layer were recomputed
   int64_t logits = 0;                // logits, or the chunk of them that exists; on the last stage
+  int64_t head = 0;                  // gradients that head and loss make beside those
   int64_t workspace = 0;             // temporaries of the largest layer's backward pass
+  int64_t not_at_once = 0;           // of all these, what is never there together with the rest
+  int64_t unused = 0;   // room between blocks of memory that no other block fits into, at most
+  int64_t process = 0;  // program, libraries and messages: what no tensor has
   int64_t unbalanced =
       0;  // that activations need beyond this if experts' loads are as uneven as can be
   int64_t snapshot = 0;  // with async_save: the copy that is written while training goes on
-  int64_t start =
-      0;  // while weights are made or loaded: all in float32, before they are shared out
+  int64_t start = 0;  // of the process while weights are made or loaded: all in float32, before
+                      // they are shared out; and while the machine's speed is measured
 
   /// Settings that this configuration does not use, and the bytes that each would spare.
   struct Saving {

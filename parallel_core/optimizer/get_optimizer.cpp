@@ -252,9 +252,8 @@ std::unique_ptr<optim::Optimizer> finished_optimizer(const AllConfig& config,
   store_frozen(model, params);
   optimizer->set_fixed(frozen_parameters(model));
   optimizer->set_layout(model_layout(model, data_parallel));
-  if (params != kFloat32 || remainders || updates_pieces(data_parallel)) {
-    RankContext::current().allocator().release_cache();  // the float32 weights that were
-  }
+  // What start values were made in, and the float32 weights that were.
+  RankContext::current().allocator().release_cache();
   return optimizer;
 }
 

@@ -26,6 +26,7 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/log/json_log.h"
 #include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/training.h"
 
@@ -49,17 +50,28 @@ void write_text(int descriptor, std::string_view text) {
   [[maybe_unused]] const ssize_t written = ::write(descriptor, text.data(), text.size());
 }
 
+// "PROGRAM: ended by SIGTERM", on the first rank, from a handler.
+void say_from_handler(std::string_view what, std::string_view more = {}) {
+  if (!g_speaks) {
+    return;
+  }
+  if (json_of_process()) {
+    write_json_from_handler(STDERR_FILENO, "error", what, more);
+    return;
+  }
+  write_text(STDERR_FILENO, g_program.data());
+  write_text(STDERR_FILENO, ": ");
+  write_text(STDERR_FILENO, what);
+  write_text(STDERR_FILENO, more);
+  write_text(STDERR_FILENO, "\n");
+}
+
 // Ends the program as the signal would without a handler, but not without a word.
 void end_early(int signal) {
   remove_temporaries();
-  if (g_speaks) {
-    write_text(STDERR_FILENO, g_program.data());
-    for (const auto& [number, name] : kEndings) {
-      if (number == signal) {
-        write_text(STDERR_FILENO, ": ended by ");
-        write_text(STDERR_FILENO, name);
-        write_text(STDERR_FILENO, "\n");
-      }
+  for (const auto& [number, name] : kEndings) {
+    if (number == signal) {
+      say_from_handler("ended by ", name);
     }
   }
   std::signal(signal, SIG_DFL);
@@ -78,7 +90,7 @@ void request_stop(int signal) {
   }
   g_last_signal = signal;
   const auto terminal = static_cast<int>(g_terminal);
-  if (g_stop_requested == 0 && terminal >= 0) {
+  if (g_stop_requested == 0 && terminal >= 0 && !json_of_process()) {
     const int error = errno;
     const pid_t group = ::tcgetpgrp(terminal);
     const bool foreground = group < 0 || group == ::getpgrp();
@@ -128,10 +140,7 @@ void on_end_of_parent(int /*signal*/) {
     g_stop_requested = 1;
     return;
   }
-  if (g_speaks) {
-    write_text(STDERR_FILENO, g_program.data());
-    write_text(STDERR_FILENO, ": ended, as what started it is gone\n");
-  }
+  say_from_handler("ended, as what started it is gone");
   remove_temporaries();
   ::_exit(kFailure);
 }
@@ -168,7 +177,7 @@ std::string failure_text(const std::exception& error, const std::string& program
       config != nullptr && config->findings().size() > 1
           ? concat(config->findings().size(), " faults in the configuration:\n", error.what())
           : failure_message(error);
-  return logs_open() ? text : concat(program, ": ", text);
+  return logs_open() || json_of_process() ? text : concat(program, ": ", text);
 }
 
 // Files that are opened must not take the place of a stream that was closed (">&-").

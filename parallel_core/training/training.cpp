@@ -219,6 +219,7 @@ FinishedStep run_step(TrainOneStepCell& cell,
   }
   finished.record.step_time_ms = milliseconds_since(start);
   finished.record.memory = memory_stats();
+  finished.record.process = process_memory();
   position.end_step();
   finished.next = position.next();
   finished.is_last = position.is_at_end();
@@ -260,7 +261,7 @@ TrainSummary train(TrainOneStepCell& cell,
   }
   end_progress();
   if (summary.steps > 1) {
-    log_info(memory_line(memory_stats()));
+    log_info(memory_line(memory_stats(), process_memory()));
   }
   pieces.checkpoints().end(summary.stopped_on_request || !failure.empty());
   if (!failure.empty()) {

@@ -73,6 +73,9 @@ offers 'pretrain_gpt --help learning_r' learning_rate
 offers 'pretrain_gpt --convert_config ' 1.x 2.0
 offers 'pretrain_gpt --config_path ' my.yaml folder "$scratch/share/tapestry/pretrain_gpt_tiny.yaml" '!notes.txt'
 offers 'pretrain_gpt.sh ' my.yaml pretrain_gpt_tiny.yaml '!notes.txt'
+offers 'pretrain_gpt.sh --restarts 3 pre' pretrain_gpt_tiny.yaml
+offers 'pretrain_gpt.sh --rest' --restarts
+offers 'pretrain_gpt.sh pretrain_gpt_tiny.yaml ' '!my.yaml'
 offers 'pretrain_gpt.sh pretrain_gpt_tiny.yaml --over' --overwrite
 offers 'pretrain_gpt --plot a ' folder notes.txt
 offers 'pretrain_gpt --overwrite ' '!folder'

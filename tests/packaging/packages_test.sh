@@ -21,7 +21,9 @@ cpack --config "$build/CPackConfig.cmake" -B "$out" >"$out/cpack.log" 2>&1 || {
 }
 rm -rf "$out/_CPack_Packages"
 version="$(sed -n 's/^project(Tapestry VERSION \([0-9.]*\).*/\1/p' "$source_root/CMakeLists.txt")"
-architecture="$(dpkg --print-architecture)"
+architecture="$(sed -n 's/^set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE "\(.*\)")/\1/p' "$build/CPackConfig.cmake")"
+grep -q '^CMAKE_TOOLCHAIN_FILE' "$build/CMakeCache.txt" || [[ "$architecture" == "$(dpkg --print-architecture)" ]] ||
+  fail "the packages are for '$architecture', this machine is $(dpkg --print-architecture)"
 main="$out/tapestry_${version}_$architecture.deb"
 dev="$out/libtapestry-dev_${version}_$architecture.deb"
 [[ -f "$main" && -f "$dev" ]] || {

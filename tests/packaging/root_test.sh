@@ -9,6 +9,8 @@ skip() {
   exit 77
 }
 ((EUID == 0)) || skip "this test needs root, for chroot"
+package="$(echo "$out"/tapestry_*.deb)"
+[[ "$package" == *"_$(dpkg --print-architecture).deb" ]] || skip "$package is for another processor"
 command -v debootstrap >/dev/null || skip "debootstrap is missing: apt-get install debootstrap"
 unshare --net --mount --pid --fork true 2>/dev/null || skip "namespaces cannot be made here (unshare)"
 
@@ -52,7 +54,7 @@ bare_root() {
   # A root that is thrown away need not outlive a power cut.
   echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/test"
   mkdir "$root/packages"
-  cp "$out"/tapestry_*.deb "$root/packages/"
+  cp "$package" "$root/packages/"
 }
 
 # fetch_dependencies: into the root's archives and into the cache.

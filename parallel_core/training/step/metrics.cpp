@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
@@ -188,6 +189,9 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
         {"current_bytes", record.memory.current_by_kind[i]},
         {"peak_bytes", record.memory.peak_by_kind[i]}};
   }
+  line["memory"]["process"] = {{"current_bytes", record.process.current_bytes},
+                               {"peak_bytes", record.process.peak_bytes},
+                               {"reserved_bytes", record.memory.reserved_bytes}};
   if (record.eval_loss) {
     line["eval_loss"] = number(*record.eval_loss);
     line["eval_perplexity"] = number(std::exp(*record.eval_loss));
@@ -234,7 +238,55 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
   return line.dump();
 }
 
-std::string memory_line(const MemoryStats& stats) {
+LogFields evaluation_fields(const StepRecord& record) {
+  LogFields fields;
+  for (const auto& [part, loss, values] :
+       {std::tuple{"eval", &record.eval_loss, &record.eval_values},
+        std::tuple{"test", &record.test_loss, &record.test_values}}) {
+    if (*loss) {
+      fields.push_back({concat(part, "_loss"), **loss});
+      fields.push_back({concat(part, "_perplexity"), std::exp(**loss)});
+    }
+    for (const auto& [name, value] : *values) {
+      fields.push_back({concat(part, "_", name), value});
+    }
+  }
+  return fields;
+}
+
+LogFields step_fields(const StepRecord& record, const StepResult& result) {
+  LogFields fields = {{"step", record.step}, {"epoch", record.epoch}, {"loss", result.loss}};
+  if (result.moe) {
+    fields.push_back({"aux_loss", result.moe->aux_loss});
+  }
+  for (size_t depth = 1; depth <= result.mtp_losses.size(); ++depth) {
+    fields.push_back({concat("mtp_", depth, "_loss"), result.mtp_losses[depth - 1]});
+  }
+  for (const auto& [name, value] : result.task) {
+    fields.push_back({name, value});
+  }
+  fields.push_back({"grad_norm", result.grad_norm});
+  if (!result.lr.empty()) {
+    fields.push_back({"lr", result.lr.front()});
+  }
+  fields.insert(fields.end(), {{"loss_tokens", result.loss_tokens},
+                               {"tokens", result.tokens},
+                               {"step_time_ms", record.step_time_ms},
+                               {"peak_bytes", static_cast<int64_t>(record.memory.peak_bytes)},
+                               {"finite", result.finite}});
+  if (result.skipped || result.set_aside) {
+    fields.push_back({"skipped", true});
+  }
+  fields.push_back({"loss_scale", result.loss_scale});
+  if (record.embedding_local_norm) {
+    fields.push_back({"embedding_local_norm", *record.embedding_local_norm});
+  }
+  const LogFields evaluation = evaluation_fields(record);
+  fields.insert(fields.end(), evaluation.begin(), evaluation.end());
+  return fields;
+}
+
+std::string memory_line(const MemoryStats& stats, const ProcessMemory& process) {
   std::string line;
   for (const MemoryKind kind : kKinds) {
     const auto i = static_cast<size_t>(kind);
@@ -242,7 +294,8 @@ std::string memory_line(const MemoryStats& stats) {
                    size_text(stats.current_by_kind[i]), " (peak ", size_text(stats.peak_by_kind[i]),
                    ")");
   }
-  return line + "; peak together " + size_text(stats.peak_bytes);
+  return concat(line, "; peak together ", size_text(stats.peak_bytes), ", of the process ",
+                size_text(process.peak_bytes));
 }
 
 MetricsWriter::MetricsWriter(const std::string& path, std::optional<int64_t> resume_step)

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "autograd/tensor/allocator.h"
+#include "autograd/tensor/system_memory.h"
+#include "parallel_core/training/log/log_fields.h"
 #include "parallel_core/training/step/train_one_step.h"
 
 namespace tapestry {
@@ -20,7 +22,8 @@ struct StepRecord {
   int64_t step = 0;  ///< from 1 over the whole run
   int64_t epoch = 0;
   double step_time_ms = 0;
-  MemoryStats memory;  ///< of the rank's allocator after the step
+  MemoryStats memory;     ///< of the rank's allocator after the step
+  ProcessMemory process;  ///< then, of everything that the rank's process has
   std::optional<double> eval_loss;
   std::optional<double> test_loss;
   std::map<std::string, double> eval_values;  ///< of metrics beside the loss, by name
@@ -42,8 +45,15 @@ struct StepRecord {
 /// and "-inf", since JSON has no numbers for them.
 std::string metrics_line(const StepRecord& record, const StepResult& result);
 
-/// "memory: parameters 1.2 GiB (peak 1.2 GiB), gradients ...": bytes of every kind, for the log.
-std::string memory_line(const MemoryStats& stats);
+/// The single values of such a line under the names that they have there, and `lr` of the first
+/// group; what lists and maps hold is left out.
+LogFields step_fields(const StepRecord& record, const StepResult& result);
+/// Of an evaluation alone: what a line has after one, "eval_loss" and so on.
+LogFields evaluation_fields(const StepRecord& record);
+
+/// "memory: parameters 1.2 GiB (peak 1.2 GiB), gradients ...": bytes of every kind, and of the
+/// process that has them, for the log.
+std::string memory_line(const MemoryStats& stats, const ProcessMemory& process);
 
 /// Drops from a file of JSON lines those whose "step" is later, wherever they stand, and a torn
 /// last line; all others stay as they are, byte for byte, and a crash in between leaves the file as

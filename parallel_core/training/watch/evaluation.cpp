@@ -12,6 +12,7 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/rank_context.h"
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
@@ -86,6 +87,20 @@ class MetricSums {
   std::vector<double> sums_;
 };
 
+// An evaluation makes all logits of a micro-batch, which in training may exist in chunks alone. The
+// room that activations have left lies between the gradients, where so large a block may not fit:
+// it goes back to the system, and afterwards that of the logits does.
+class EvaluationMemory {
+ public:
+  EvaluationMemory() { release(); }
+  EvaluationMemory(const EvaluationMemory&) = delete;
+  EvaluationMemory& operator=(const EvaluationMemory&) = delete;
+  ~EvaluationMemory() { release(); }
+
+ private:
+  static void release() { RankContext::current().allocator().release_cache(); }
+};
+
 // Global batches that are read; there is at least one.
 int64_t whole_batches(const data::DataSource& source, int64_t batch, int64_t iterations) {
   const int64_t available = std::min(iterations, source.size_in_samples() / batch);
@@ -141,6 +156,7 @@ std::map<std::string, double> evaluate_with(ParallelModel& model,
   const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
   const int64_t available = whole_batches(source, batch, iterations);
   const PhaseScope phase("evaluation");
+  const EvaluationMemory memory;
   const NoGradGuard guard;
   model.eval();
   const ExactScope exact(config.training_config.exact);

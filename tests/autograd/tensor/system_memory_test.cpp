@@ -28,6 +28,15 @@ class AvailableMemory : public ::testing::Test {
 
 TEST_F(AvailableMemory, KernelAlone) { EXPECT_EQ(available(), 1000 * 1024); }
 
+TEST_F(AvailableMemory, OfTheProcess) {
+  EXPECT_EQ(process_memory(root_.string()).peak_bytes, 0);
+  write("proc/self/status", "Name:\tx\nVmPeak:\t  900 kB\nVmHWM:\t  300 kB\nVmRSS:\t  200 kB\n");
+  EXPECT_EQ(process_memory(root_.string()).current_bytes, 200 * 1024);
+  EXPECT_EQ(process_memory(root_.string()).peak_bytes, 300 * 1024);
+  EXPECT_GE(process_memory().peak_bytes, process_memory().current_bytes);
+  EXPECT_GT(process_memory().current_bytes, int64_t{1} << 20U);
+}
+
 TEST_F(AvailableMemory, NothingToRead) {
   std::filesystem::remove_all(root_);
   EXPECT_EQ(available(), std::numeric_limits<int64_t>::max());

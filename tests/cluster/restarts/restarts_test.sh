@@ -11,7 +11,7 @@ cd "$scratch" || exit 1
 unset ASCEND_RT_VISIBLE_DEVICES HOSTFILE SLURM_JOB_ID TAPESTRY_JOB
 export TAPESTRY_TEST_MARK="$scratch" BIND=none THREADS_PER_RANK=1 RESTART_DELAY=0 PROBE_SECONDS=60 \
   OMPI_MCA_btl=self,tcp OMPI_MCA_plm_rsh_agent="$scratch/ssh" OMPI_ALLOW_RUN_AS_ROOT=1 \
-  OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRETRAIN_GPT="$scratch/program"
+  OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_orte_tmpdir_base="$scratch/mpirun" PRETRAIN_GPT="$scratch/program"
 failures=0
 
 # Processes that this test has started and that still run, but its own shells.
@@ -115,12 +115,23 @@ scenario() {
   mkdir "$scratch/$1"
   cd "$scratch/$1" || exit 1
 }
-# at_step <<SCRIPT, before <<SCRIPT: what is done at each step, with its number in $1; before a rank
+# take_down HOST SIGNAL: a host is gone, with all that runs on it.
+take_down() {
+  local process
+  touch "$TAPESTRY_TEST_MARK/down/$1"
+  for process in /proc/[0-9]*; do
+    if grep -qzxF "TAPESTRY_TEST_HOST=$1" "$process/environ" 2>/dev/null &&
+      grep -qzxF "TAPESTRY_TEST_MARK=$TAPESTRY_TEST_MARK" "$process/environ"; then
+      kill "$2" "${process#/proc/}"
+    fi
+  done
+}
+# script at <<SCRIPT, script before <<SCRIPT: what is done at each step, with its number in $1; before a rank
 # starts, with the rank in $1. `once WORD` succeeds the first time.
 script() {
   {
     printf '%s\n' '#!/usr/bin/env bash' 'once() { mkdir "once_$1" 2>/dev/null; }' \
-      'lose_rank() { kill -9 "$(cat "pid_$1")"; sleep 60; }'
+      'lose_rank() { kill -9 "$(cat "pid_$1")"; sleep 60; }' "$(declare -f take_down)"
     cat
   } >"$1"
   chmod +x "$1"
@@ -230,13 +241,7 @@ if scenario host; then
   printf '%s\n' 'hosta slots=2' 'hostb slots=2' >hosts
   script at <<'SH'
 if [[ $1 == 6 ]] && once six; then
-  touch "$TAPESTRY_TEST_MARK/down/hostb"
-  for process in /proc/[0-9]*; do
-    if grep -qzxF "TAPESTRY_TEST_HOST=hostb" "$process/environ" 2>/dev/null &&
-      grep -qzxF "TAPESTRY_TEST_MARK=$TAPESTRY_TEST_MARK" "$process/environ"; then
-      kill -9 "${process#/proc/}"
-    fi
-  done 
+  take_down hostb -KILL
   sleep 60
 fi
 SH
@@ -248,6 +253,102 @@ SH
   says "no answer from hostb any more"
   says "2 of 4 ranks, without hostb"
   grep -q '"start":2,.*"ranks":2,"left_out":\["hostb"\]' output/restarts.jsonl || fail "the record has no host"
+fi
+
+# A host that stops answering, without a word: mpirun would wait for it.
+if scenario silent; then
+  printf '%s\n' 'hosta slots=1' 'hostb slots=1' >hosts
+  script at <<'SH'
+if [[ $1 == 6 ]] && once six; then
+  mkdir "$TAPESTRY_TEST_MARK/down/asked"
+  take_down hostb -STOP
+fi
+SH
+  HOSTFILE=hosts TAPESTRY_COMM_TIMEOUT=5 END_SECONDS=3 launch 5 --set dataset_config.batch_size=2
+  for pid in $(left); do
+    kill -9 "$pid"
+  done
+  rm -r "$scratch"/down/*
+  ends_with 0
+  has_starts 2
+  is_the_run
+  says "kills it"
+  says "no answer from hostb any more (rank 0 has heard nothing for 5 seconds"
+fi
+
+# None of the hosts is left: it waits for one until the restarts are used up.
+if scenario no_host; then
+  printf '%s\n' 'hosta slots=1' 'hostb slots=1' >hosts
+  script at <<'SH'
+if [[ $1 == 6 ]]; then
+  mkdir "$TAPESTRY_TEST_MARK/down/asked"
+  touch "$TAPESTRY_TEST_MARK/down/hosta"
+  take_down hostb -KILL
+  lose_rank 0
+fi
+SH
+  HOSTFILE=hosts launch 2 --set dataset_config.batch_size=2
+  rm -r "$scratch"/down/*
+  [[ $code != 0 ]] || fail "ends with 0"
+  has_starts 3
+  says "no host of hosts answers; tries again in 0 s"
+  says "it was started again 2 times already"
+fi
+
+# An earlier run in the folder: --overwrite holds for the first start, and for that alone.
+if scenario overwrite; then
+  cp -r "$scratch/whole/output" .
+  rm output/restarts.jsonl
+  script before <<'SH'
+[[ $1 != 1 ]] || ! once start || exit 1
+SH
+  script at <<'SH'
+[[ $1 != 6 ]] || ! once six || lose_rank 1
+SH
+  RANKS=2 launch 5 --set dataset_config.batch_size=2 --overwrite
+  ends_with 0
+  has_starts 3
+  is_the_run
+  [[ "$(ls output/old)" == run_1 ]] || fail "old/ has $(ls output/old)"
+  [[ -e output/old/run_1/checkpoint/step_00000012 ]] || fail "the earlier run is gone"
+fi
+
+# A new run from given weights is not taken for one that goes on with them.
+if scenario weights; then
+  script at <<'SH'
+[[ $1 != 3 ]] || ! once three || lose_rank 1
+[[ $1 != 6 ]] || ! once six || lose_rank 1
+SH
+  RANKS=2 launch 5 --set dataset_config.batch_size=2 \
+    --set training_config.load_checkpoint="$scratch/whole/output/checkpoint/step_00000004"
+  ends_with 0
+  has_starts 3
+  [[ "$(steps_in output/metrics.jsonl)" == "$(seq -s ' ' 12) " ]] || fail "steps $(steps_in output/metrics.jsonl)"
+  [[ "$(steps_in output/old/run_1/metrics.jsonl)" == "1 2 3 " ]] || fail "the broken start is gone"
+  hashes_of() { sed -n '2,4p' "$1"; }
+  cmp <(hashes_of output/hashes.jsonl) <(hashes_of output/old/run_1/hashes.jsonl) ||
+    fail "the steps of the broken start are not computed again as they were"
+fi
+
+# Which samples come, their order and the dropout of each do not depend on how many ranks share a
+# batch: examples with answers of many lengths, and a blend.
+if scenario data; then
+  for ((i = 0; i < 60; ++i)); do
+    printf '{"prompt": "%s %d", "completion": "%0*d"}\n' "${who[i % 4]}" "$i" $((1 + i * 5 % 7)) "$i"
+  done >examples.jsonl
+  prefix="$(ls "$scratch"/dataset/*.idx)"
+  for kind in idx bin; do
+    cp "${prefix%.idx}.$kind" "other.$kind"
+  done
+  for data in sft_data_path=examples.jsonl "data_path=[0.7, ${prefix%.idx}, 0.3, other]"; do
+    for ranks in 4 2; do
+      RANKS=$ranks "$launcher" "$scratch/run.yaml" --set training_config.training_iters=3 \
+        --set dataset_config.batch_size=$((4 / ranks)) --set "training_config.output_dir=ranks_$ranks" \
+        --set dataset_config.text=null --set "dataset_config.$data" --overwrite \
+        >"$scratch/$scenario.txt" 2>&1 || fail "$data on $ranks ranks"
+    done
+    cmp ranks_{4,2}/hashes.jsonl || fail "$data: other hashes on 2 ranks than on 4"
+  done
 fi
 
 # A newest checkpoint that is not what was written: the one before it.
@@ -279,6 +380,47 @@ SH
   code=$?
   ends_with 143
   has_starts 1
+fi
+
+# Batch systems: what is to be done after each start of a job, on files that a run has left.
+if scenario commands; then
+  restarts="$(dirname "$launcher")/pretrain_gpt_restarts.sh"
+  mkdir -p output/log/rank_0
+  step() { printf '{"step":%d,"epoch":0,"loss":2}\n' "$1" >>output/metrics.jsonl; }
+  at_end() { # CODE OF THE COMMAND, CODE OF THE RUN, OPTION...
+    local wanted="$1"
+    shift
+    code=0
+    SLURM_JOB_ID=7 "$restarts" end output "$@" >>"$scratch/$scenario.txt" 2>&1 || code=$?
+    ends_with "$wanted"
+  }
+  begin() { SLURM_JOB_ID=7 "$restarts" begin output >>"$scratch/$scenario.txt" 2>&1 || fail "begin"; }
+  begin
+  for number in 1 2 3; do step $number; done
+  at_end 0 137
+  begin # preempted: nobody sees its end, and it does not count
+  begin
+  for number in 2 3 4; do step $number; done
+  at_end 0 1 --restarts 2
+  begin
+  step 4
+  at_end 3 1 --restarts 9
+  says "this is the second time in a row that it ends after step 4"
+  begin
+  step 5
+  at_end 3 1 --restarts 2
+  says "it was started again 2 times already"
+  begin
+  at_end 3 2
+  begin
+  echo "2026-01-01 00:00:00.000 info stopped on request after 5 steps" >>output/log/rank_0/info.log
+  at_end 3 0
+  says "start 7: stopped on request, before its first step"
+  grep -qF '"cause":"unseen"' output/restarts.jsonl || fail "the unseen end is not in the record"
+  code=0
+  "$restarts" begin output 2>>"$scratch/$scenario.txt" || code=$?
+  ends_with 2
+  says "neither SLURM_JOB_ID nor TAPESTRY_JOB"
 fi
 
 ((failures == 0)) && echo "ok"

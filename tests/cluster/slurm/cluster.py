@@ -271,11 +271,13 @@ class Cluster:
 
 
 def main():
-    """cluster.py FOLDER: keeps a cluster until its standard input ends, for trying things by hand."""
+    """cluster.py FOLDER: keeps a cluster until its standard input ends, for trying things by hand; then
+    removes the folder."""
     with Cluster(sys.argv[1]) as cluster:
         for name in ("SLURM_CONF", "TAPESTRY_CLUSTER"):
             print(f"export {name}={cluster.environment[name]}", flush=True)
         sys.stdin.read()
+    shutil.rmtree(sys.argv[1])
 
 
 if __name__ == "__main__":

@@ -43,6 +43,8 @@ TEST(MetricsLine, HasTheKeysAndEveryDigit) {
   record.memory.peak_bytes = 1LL << 40;
   record.memory.current_by_kind = {1, 2, 3, 4, 5};  // in the order of MemoryKind
   record.memory.peak_by_kind = {10, 20, 30, 40, 50};
+  record.memory.reserved_bytes = 60;
+  record.process = {.current_bytes = 70, .peak_bytes = 80};
   const std::string line = metrics_line(record, some_result());
   EXPECT_EQ(line.find('\n'), std::string::npos);
   const Json json = Json::parse(line);
@@ -52,7 +54,11 @@ TEST(MetricsLine, HasTheKeysAndEveryDigit) {
                              "step_time_ms", "peak_bytes", "finite", "loss_scale", "memory"));
   EXPECT_THAT(
       keys_of(json["memory"]),
-      ::testing::ElementsAre("parameters", "gradients", "optimizer", "activations", "workspace"));
+      ::testing::ElementsAre("parameters", "gradients", "optimizer", "activations", "workspace",
+                             "process"));
+  EXPECT_EQ(json["memory"]["process"]["current_bytes"], 70);
+  EXPECT_EQ(json["memory"]["process"]["peak_bytes"], 80);
+  EXPECT_EQ(json["memory"]["process"]["reserved_bytes"], 60);
   EXPECT_EQ(json["memory"]["activations"]["current_bytes"], 1);
   EXPECT_EQ(json["memory"]["parameters"]["current_bytes"], 2);
   EXPECT_EQ(json["memory"]["gradients"]["peak_bytes"], 30);
@@ -76,10 +82,10 @@ TEST(MemoryLine, SaysEveryKind) {
   stats.peak_bytes = 3 << 20;
   stats.current_by_kind = {0, 1024, 2048, 3072, 0};
   stats.peak_by_kind = {1 << 20, 1024, 2048, 3072, 512};
-  EXPECT_EQ(memory_line(stats),
+  EXPECT_EQ(memory_line(stats, {.current_bytes = 1, .peak_bytes = 4 << 20}),
             "memory: parameters 1.0 KiB (peak 1.0 KiB), gradients 2.0 KiB (peak 2.0 KiB), "
             "optimizer 3.0 KiB (peak 3.0 KiB), activations 0 B (peak 1.0 MiB), "
-            "workspace 0 B (peak 512 B); peak together 3.0 MiB");
+            "workspace 0 B (peak 512 B); peak together 3.0 MiB, of the process 4.0 MiB");
 }
 
 TEST(MetricsLine, OptionalKeys) {

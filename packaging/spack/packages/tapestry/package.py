@@ -34,7 +34,7 @@ class Tapestry(CMakePackage):
     depends_on("boost@1.74: +program_options")
     depends_on("nlohmann-json@3.11:")
     depends_on("sentencepiece")
-    depends_on("pcre2 +multibyte")
+    depends_on("pcre2")
     depends_on("utf8proc")
     depends_on("yaml-cpp@0.7:")
     depends_on("spdlog@1.10:")
