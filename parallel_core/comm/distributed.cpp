@@ -218,9 +218,8 @@ std::string mpi_library_version() {
   MPI_Get_library_version(text.data(), &length);
   // Open MPI counts the zero at the end, too; MPICH tells on further lines how it was configured.
   std::string line(text.data(), ::strnlen(text.data(), static_cast<size_t>(length)));
-  line = line.substr(0, line.find('
-'));
-  std::replace(line.begin(), line.end(), '	', ' ');
+  line = line.substr(0, line.find('\n'));
+  std::replace(line.begin(), line.end(), '\t', ' ');
   return line;
 }
 
