@@ -175,10 +175,10 @@ void estimate_adapter_states(const AllConfig& config,
 
 // Elements of a rank's part of a model that are treated in other ways than those of most matrices.
 struct SpecialElements {
-  double looked_up = 0;    // of tables of which no product is made: without a 16-bit copy
-  double tables = 0;       // those and a tied table, which are never split (store_param_remainders)
+  double looked_up = 0;  // of tables of which no product is made: without a 16-bit copy
+  double tables = 0;     // those and a tied table, which are never split (store_param_remainders)
   double rows_and_columns = 0;  // of all matrices, of which some optimizers have statistics
-  double of_layers = 0;    // of matrices in layers
+  double of_layers = 0;         // of matrices in layers
 };
 
 // Parameters, gradients and optimizer, and what could be had for less.
@@ -202,8 +202,8 @@ void estimate_states(const AllConfig& config,
     const auto size = static_cast<double>(size_of(model.params_dtype));
     estimate.parameters = bytes_of(count * size);
     if (model.compute_dtype != model.params_dtype) {
-      estimate.weight_copies = bytes_of((count - special.looked_up) *
-                                        static_cast<double>(size_of(model.compute_dtype)));
+      estimate.weight_copies =
+          bytes_of((count - special.looked_up) * static_cast<double>(size_of(model.compute_dtype)));
     }
     per_parameter += half_params ? 4 : 0;
     if (adam && model.compute_dtype == kBFloat16) {
@@ -227,7 +227,8 @@ void estimate_states(const AllConfig& config,
   }
   if (o.optimizer_type == "Muon" && !o.adamw_include) {
     // Momentum of the matrices of layers, moments of all else.
-    const auto moments = static_cast<double>(size_of(o.exp_avg_dtype) + size_of(o.exp_avg_sq_dtype));
+    const auto moments =
+        static_cast<double>(size_of(o.exp_avg_dtype) + size_of(o.exp_avg_sq_dtype));
     per_parameter += moments + (4 - moments) * special.of_layers / std::max(count, 1.0);
   } else {
     per_parameter += state_bytes_per_parameter(o, model);
@@ -287,8 +288,9 @@ void share_out(const AllConfig& config,
         config.model_config.compute_dtype == config.model_config.params_dtype) {
       estimate.weight_copies = 0;
     } else {
-      estimate.weight_copies = bytes_of(static_cast<double>(size_of(config.model_config.compute_dtype)) *
-                                        std::min(count, 2 * largest));
+      estimate.weight_copies =
+          bytes_of(static_cast<double>(size_of(config.model_config.compute_dtype)) *
+                   std::min(count, 2 * largest));
     }
   }
 }
@@ -310,7 +312,8 @@ void estimate_checkpoints(const AllConfig& config,
   const double whole =
       in_pieces ? std::min(count, 4 * largest_parameter(config.model_config)) : count;
   const double made = largest_parameter(config.model_config);  // beside what it is put into
-  estimate.start = bytes_of((whole + made) * 4 + (moves ? count * size * (in_pieces ? share : 1) : 0));
+  estimate.start =
+      bytes_of((whole + made) * 4 + (moves ? count * size * (in_pieces ? share : 1) : 0));
   if (!t.async_save) {
     return;
   }
@@ -482,7 +485,8 @@ class StageEstimate {
       share_out(config_, ranks_, at_least_one(expert_ranks), estimate_);
     }
     if (model_.lora.use_lora) {
-      const bool deferred = model_.params_dtype != kFloat32 || model_.lora.base_dtype != "params_dtype";
+      const bool deferred =
+          model_.params_dtype != kFloat32 || model_.lora.base_dtype != "params_dtype";
       estimate_.start = estimate_.parameters +
                         bytes_of(4 * (deferred ? start_elements() : largest_parameter(model_)));
     } else {
@@ -699,15 +703,15 @@ class StageEstimate {
     const LayerWidths widths = layer_widths(model_, layer, shares_);
     const double largest = largest_in_layer(layer);
     const bool trains = !model_.lora.use_lora;
-    return {.kept = cost.kept,
-            .transient = cost.transient + gathered_in(layer),
-            .workspace = workspace_of(layer) +
-                         packed(std::max(d(widths.ffn * widths.gates),
-                                         d(widths.queries + widths.keys + widths.values))) +
-                         (trains ? gradient_beside(largest) + in_buckets(largest) : 0),
-            .gradients =
-                trains ? gradient_size() * count_parameters(model_, part, shares_, experts).all()
-                       : 0};
+    return {
+        .kept = cost.kept,
+        .transient = cost.transient + gathered_in(layer),
+        .workspace = workspace_of(layer) +
+                     packed(std::max(d(widths.ffn * widths.gates),
+                                     d(widths.queries + widths.keys + widths.values))) +
+                     (trains ? gradient_beside(largest) + in_buckets(largest) : 0),
+        .gradients =
+            trains ? gradient_size() * count_parameters(model_, part, shares_, experts).all() : 0};
   }
 
   ChunkMemory chunk_memory(const LayerRange& range) const {
@@ -725,9 +729,9 @@ class StageEstimate {
         chunk.layers.back().transient = cost.transient + gathered_in(layer);
       }
     }
-    chunk.kept = piece_ * element_ *
-                 (2 * d(model_.hidden_size) +
-                  3 * d(model_.num_layers) * d(model_.per_layer_embedding_size));
+    chunk.kept =
+        piece_ * element_ *
+        (2 * d(model_.hidden_size) + 3 * d(model_.num_layers) * d(model_.per_layer_embedding_size));
     return chunk;
   }
 
@@ -837,8 +841,8 @@ class StageEstimate {
   double own_parameters() const {
     const double all = d(estimate_.parameter_count);
     const double experts = d(estimate_.expert_parameter_count);
-    const double expert_ranks = std::max(
-        1.0, d(ranks_ * shares_.tensor) / d(shares_.expert * shares_.expert_tensor));
+    const double expert_ranks =
+        std::max(1.0, d(ranks_ * shares_.tensor) / d(shares_.expert * shares_.expert_tensor));
     return (all - experts) / d(ranks_) + experts / expert_ranks;
   }
 
@@ -869,20 +873,20 @@ class StageEstimate {
     const StepMemory step = step_memory();
     const StepPeak peak = most_at_once(step);
     if (step.has_head) {
-      estimate_.head =
-          bytes_of((step.head.in_forward ? step.head.gradient : 0) +
-                   (step.head.in_forward ? step.head.kept : 0));
+      estimate_.head = bytes_of((step.head.in_forward ? step.head.gradient : 0) +
+                                (step.head.in_forward ? step.head.kept : 0));
     }
     const double kinds = d(estimate_.parameters) + d(estimate_.weight_copies) +
                          d(estimate_.optimizer) + d(estimate_.gradients) +
                          d(estimate_.activations) + d(estimate_.logits) + d(estimate_.head) +
                          d(estimate_.workspace);
-    estimate_.not_at_once = static_cast<int64_t>(std::clamp(kinds - lasting() - peak.bytes, -4e18, 4e18));
+    estimate_.not_at_once =
+        static_cast<int64_t>(std::clamp(kinds - lasting() - peak.bytes, -4e18, 4e18));
     const TrainingConfig& t = config_.training_config;
     const bool saves = t.save_last || t.save_interval || t.save_interval_seconds;
-    estimate_.process =
-        kProgram + (processes_ > 1 ? kMessages : 0) + (saves ? kSaving : 0);
-    estimate_.unused = kRemnants + (step.places == GradientPlaces::kOnDemand ? bytes_of(late_block()) : 0);
+    estimate_.process = kProgram + (processes_ > 1 ? kMessages : 0) + (saves ? kSaving : 0);
+    estimate_.unused =
+        kRemnants + (step.places == GradientPlaces::kOnDemand ? bytes_of(late_block()) : 0);
     estimate_.start += estimate_.process;
   }
 

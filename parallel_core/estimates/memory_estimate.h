@@ -40,8 +40,8 @@ struct MemoryEstimate {
   int64_t unbalanced =
       0;  // that activations need beyond this if experts' loads are as uneven as can be
   int64_t snapshot = 0;  // with async_save: the copy that is written while training goes on
-  int64_t start = 0;  // of the process while weights are made or loaded: all in float32, before
-                      // they are shared out; and while the machine's speed is measured
+  int64_t start = 0;     // of the process while weights are made or loaded: all in float32, before
+                         // they are shared out; and while the machine's speed is measured
 
   /// Settings that this configuration does not use, and the bytes that each would spare.
   struct Saving {

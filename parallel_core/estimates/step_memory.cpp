@@ -63,9 +63,8 @@ class StepWalk {
     if (is_new) {
       now_gradients_ += head.gradient;
     }
-    const double own = step_.places == GradientPlaces::kOneByOne && !head.in_forward
-                           ? head.gradient
-                           : beside;
+    const double own =
+        step_.places == GradientPlaces::kOneByOne && !head.in_forward ? head.gradient : beside;
     take(kept_ + now_gradients_ + own + head.backward);
     kept_ -= head.kept;
     if (step_.places == GradientPlaces::kOneByOne) {
