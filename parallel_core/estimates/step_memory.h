@@ -25,10 +25,11 @@ struct ChunkMemory {
 
 /// Output layer and loss of the last chunk.
 struct HeadMemory {
-  double kept = 0;          ///< until its backward pass, beside the gradient of its weight
-  double forward = 0;       ///< beside that while the loss is made
-  double backward = 0;      ///< and while its backward pass runs
-  double gradient = 0;      ///< of its weight
+  double kept = 0;       ///< until its backward pass, beside the gradient of its weight
+  double forward = 0;    ///< beside that while the loss is made
+  double backward = 0;   ///< and while its backward pass runs
+  double reduction = 0;  ///< then, without what was kept: while its gradient is summed over ranks
+  double gradient = 0;   ///< of its weight
   bool in_forward = false;  ///< that gradient is made in the forward pass
   bool is_given = false;    ///< and becomes the sum of gradients, where there was none
 };

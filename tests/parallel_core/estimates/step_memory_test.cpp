@@ -23,8 +23,8 @@ StepMemory two_layers() {
 
 TEST(StepMemory, GradientsTakeTheRoomOfActivations) {
   StepMemory step = two_layers();
-  // All gradients, and what is kept in front of the first layer.
-  EXPECT_EQ(most_at_once(step).bytes, 1500 + 1);
+  // All gradients, and in an evaluation then the values of one layer.
+  EXPECT_EQ(most_at_once(step).bytes, 1500 + 1 + 10 + 3);
   step.chunks[0].first_gradients = 0;
   step.gradients = 500;
   step.head.forward = 700;

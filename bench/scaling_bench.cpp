@@ -111,12 +111,12 @@ void print_steps(const NamedModel& named, const RankMachine& machine) {
       << "### " << named.name << ": " << grouped(model.parameters()) << " parameters, "
       << model.batch << " sequences of " << model.seq
       << "\n\n| ranks | layout | micro-batches | s a step | tokens/s | computing | tp | bubble "
-         "| dp | update |\n|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+         "| dp |\n|---:|---|---:|---:|---:|---:|---:|---:|---:|\n";
   for (const int ranks : {1, 8, 64, 128, 256, 512, 1024, 2048, 4096}) {
     const std::optional<Found> found = fastest(model, machine, ranks);
     std::cout << "| " << ranks;
     if (!found) {
-      std::cout << " | does not fit | | | | | | | | |\n";
+      std::cout << " | does not fit | | | | | | | |\n";
       continue;
     }
     const StepLayout& layout = found->layout;
@@ -124,8 +124,8 @@ void print_steps(const NamedModel& named, const RankMachine& machine) {
     std::cout << " | tp " << layout.tp << ", pp " << layout.pp << ", dp " << layout.dp << " | "
               << layout.micro << " | " << std::fixed << std::setprecision(2) << all << " | "
               << grouped(std::llround(static_cast<double>(model.batch * model.seq) / all));
-    for (const double part : {found->time.computing, found->time.tensor, found->time.bubble,
-                              found->time.data, found->time.update}) {
+    for (const double part :
+         {found->time.computing, found->time.tensor, found->time.bubble, found->time.data}) {
       std::cout << " | " << std::lround(100 * part / all) << "%";
     }
     std::cout << " |\n";
@@ -218,7 +218,7 @@ class Check {
 };
 
 int run(int argc, char** argv) {
-  po::options_description options("scaling_model [OPTION]...");
+  po::options_description options("scaling_bench [OPTION]...");
   const auto number = [&](const char* name, double value, const char* what) {
     options.add_options()(name, po::value<double>()->default_value(value), what);
   };
@@ -230,7 +230,7 @@ int run(int argc, char** argv) {
   number("bandwidth", 12.5e9, "of the network, bytes per second in each direction");
   number("latency", 5e-6, "of the network, seconds");
   number("overhead", 0.8e-6, "of the processor for a message, seconds");
-  number("bound", 0.2, "the largest difference that --check accepts");
+  number("bound", 0.1, "the largest difference that --check accepts");
   options.add_options()("check", po::value<int>()->implicit_value(64),
                         "compare with simulated ranks, up to so many");
   const auto arguments = parse_options(argc, argv, options);
@@ -269,7 +269,7 @@ int main(int argc, char** argv) {
   try {
     return tapestry::bench::run(argc, argv);
   } catch (const std::exception& error) {
-    std::cerr << "scaling_model: " << error.what() << "\n";
+    std::cerr << "scaling_bench: " << error.what() << "\n";
     return 1;
   }
 }
