@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 page docs/plan.md
 small pretrain_gpt "$tiny" --set dataset_config.tokenizer_type=byte --set training_config.training_iters=2
-prepare export XDG_CACHE_HOME="$PWD/cache"
+export XDG_CACHE_HOME="$scratch/cache"
 
 runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --plan 4'
 says 'plan: ranks=4'
