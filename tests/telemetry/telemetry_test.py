@@ -6,6 +6,7 @@ as JSON. Everything is read by readers of their own and held against metrics.jso
 import json
 import math
 import os
+import pty
 import re
 import select
 import shutil
@@ -383,6 +384,31 @@ class WhileItTrains(Case):
         for record in self.records("out"):
             self.assertEqual(list(record)[:5], RECORD_KEYS)
         self.assertEqual(self.read("err"), b"")
+
+
+class OnATerminal(Case):
+    def test_json_is_all_that_a_terminal_shows(self):
+        self.configure(training_config={"training_iters": 3})
+        main, other = pty.openpty()
+        self.running = subprocess.Popen(
+            [PROGRAM, "--config_path", "run.yaml"], cwd=self.folder, stdin=other, stdout=other,
+            stderr=other, env={**os.environ, "TERM": "xterm"})
+        os.close(other)
+        shown = b""
+        while True:
+            try:
+                part = os.read(main, 65536)
+            except OSError:  # the program has closed its side
+                break
+            if not part:
+                break
+            shown += part
+        os.close(main)
+        self.assertEqual(self.running.wait(PATIENCE), 0, shown)
+        records = [json.loads(line) for line in shown.decode("utf-8").split("\r\n")[:-1]]
+        self.assertEqual([record["step"] for record in records if "loss" in record], [1, 2, 3])
+        for record in records:
+            self.assertEqual(list(record)[:5], RECORD_KEYS)
 
 
 class WhatGoesWrong(Case):
