@@ -11,6 +11,8 @@ held against a changed estimate without running them again. Needs only the stand
     cmake --build build/release --target pretrain_gpt memory_parts
     bench/memory_survey.py run --seed 1 --count 20 --folder build/survey
     bench/memory_survey.py compare --folder build/survey
+
+`compare` ends with 1 where an estimate was below what was reached, or a run failed.
 """
 import argparse
 import json
@@ -28,9 +30,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MIB = 2**20
 KINDS = ("parameters", "gradients", "optimizer", "activations", "workspace")
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-LEAST, MOST = 120 * MIB, 800 * MIB  # of the estimate of one rank
 MOST_TOGETHER = 2000 * MIB  # of all ranks
 MOST_WORK = 4e11  # multiply-adds of a step, of all ranks
+VOCABULARY = 1024  # the smallest of a survey, of which its tokens are
+PREPARE = f"""training_config: {{training_iters: 1, save_last: False}}
+dataset_config: {{dataset_dir: FOLDER}}
+model_config: {{num_layers: 1, hidden_size: 64, ffn_hidden_size: 64, num_attention_heads: 1,
+  vocab_size: {VOCABULARY}, seq_length: 128}}
+optimizer_config: {{learning_rate: 1.0e-4}}
+"""
 
 
 class Draw:
@@ -252,11 +260,11 @@ def choose(options, folder):
             drawn.append(Draw(random.Random(rng.getrandbits(64))).make())
         files = []
         for i, draw in enumerate(drawn):
-            file = folder / f"drawn_{i}.yaml"
+            file = folder / f"drawn_{options.job}_{i}.yaml"
             file.write_text(draw.yaml(options.data))
             files.append((draw.at["dp"], file))
         for draw, (_, file), parts in zip(drawn, files, estimates(options.parts, files)):
-            fits = "error" not in parts and LEAST <= parts["peak"] <= MOST
+            fits = "error" not in parts and options.least * MIB <= parts["peak"] <= options.most * MIB
             if options.verbose and "error" in parts:
                 print("refused:", draw.label(), parts["error"].strip().splitlines()[-1], file=sys.stderr)
             if (fits and parts["peak"] * draw.ranks <= MOST_TOGETHER and draw.work() <= MOST_WORK
@@ -309,15 +317,27 @@ def run_one(options, name, draw, folder):
     return result
 
 
+def prepare_data(options, folder):
+    """The default text as tokens; where they are."""
+    config = folder / "prepare.yaml"
+    config.write_text(PREPARE.replace("FOLDER", str(folder / "data")))
+    subprocess.run([options.program, "--config_path", config, "--overwrite", "--set",
+                    f"training_config.output_dir={folder / 'prepare_out'}"], cwd=ROOT, check=True,
+                   stdout=subprocess.DEVNULL)
+    shutil.rmtree(folder / "prepare_out", ignore_errors=True)
+    return str(next((folder / "data").glob("*_text_document.bin")).with_suffix(""))
+
+
 def run(options):
     folder = pathlib.Path(options.folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    options.data = options.data or prepare_data(options, folder)
     results = folder / "results.jsonl"
     known = set()
     if results.exists():
         known = {json.loads(line)["name"] for line in results.read_text().splitlines()}
-    for name, draw in choose(options, folder):
-        if name in known:
+    for number, (name, draw) in enumerate(choose(options, folder)):
+        if name in known or number % options.jobs != options.job:
             continue
         result = run_one(options, name, draw, folder)
         with results.open("a") as file:
@@ -359,7 +379,7 @@ def compare(options):
           f"{statistics.median(part['microseconds'] for part in parts):.0f} us; {len(failed)} runs failed")
     for row in failed:
         print(row["name"], row["label"], row["error"].strip().splitlines()[-1][:300])
-    return 0
+    return 1 if broken or failed else 0
 
 
 def main():
@@ -368,8 +388,11 @@ def main():
     parser.add_argument("--folder", required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--data", default="dataset/bible_sentencepiece_8000_text_document",
-                        help="tokens with ids below 1,024")
+    parser.add_argument("--data", help="prefix of tokens with ids below 1,024 (default: made of the default text)")
+    parser.add_argument("--least", type=int, default=150, help="MiB of the estimate of one rank")
+    parser.add_argument("--most", type=int, default=800, help="the same")
+    parser.add_argument("--jobs", type=int, default=1, help="runs every so many of the configurations, from")
+    parser.add_argument("--job", type=int, default=0, help="this one on: for several at a time")
     parser.add_argument("--only", default="", help="compare those whose names begin so")
     parser.add_argument("--build-dir", default=str(ROOT / "build/release"))
     parser.add_argument("--program")

@@ -23,6 +23,7 @@ string(SUBSTRING "${month}" 1 2 month)
 set(TAPESTRY_RELEASE_DATE "${CMAKE_MATCH_4}-${month}-${CMAKE_MATCH_2}")
 
 include(TapestryInstall)
+set(TAPESTRY_MANUAL_DIR "${PROJECT_BINARY_DIR}/manual")
 add_subdirectory("${PROJECT_SOURCE_DIR}/packaging")
 if(NOT TARGET pretrain_gpt)
   return()
@@ -61,6 +62,7 @@ install(SCRIPT "${PROJECT_SOURCE_DIR}/packaging/module/install_module.cmake" COM
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME tapestry)
 set(CPACK_PACKAGE_VERSION "${PROJECT_VERSION}")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "training of GPT language models on CPUs and CPU clusters")
 set(CPACK_PACKAGE_CONTACT "${contact}")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
@@ -84,23 +86,19 @@ if(TAPESTRY_DPKG_ARCHITECTURE)
 endif()
 
 # Whose mpirun the launcher calls, and whose library is linked.
-set(mpi_dev libopenmpi-dev)
-set(mpi_launcher openmpi-bin)
-if(TAPESTRY_MPI STREQUAL "mpich")
-  set(mpi_dev libmpich-dev)
-  set(mpi_launcher mpich)
-endif()
+tapestry_mpi_package(${TAPESTRY_MPI} mpi_dev)
+set(mpi_launcher_openmpi openmpi-bin)
+set(mpi_launcher_mpich mpich)
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_NAME tapestry)
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_SHLIBDEPS ON)
 # OpenBLAS by its flavour: see packaging/debian/tapestry.lintian-overrides.
-set(CPACK_DEBIAN_PROGRAMS_PACKAGE_DEPENDS "${mpi_launcher}, libopenblas0-openmp")
+set(CPACK_DEBIAN_PROGRAMS_PACKAGE_DEPENDS "${mpi_launcher_${TAPESTRY_MPI}}, libopenblas0-openmp")
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_RECOMMENDS bible-kjv)  # whose text the first run trains on
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_SUGGESTS "libtapestry-dev, bash-completion, environment-modules")
 set(CPACK_DEBIAN_PROGRAMS_DESCRIPTION
-"training of GPT language models on CPUs and CPU clusters
-Tapestry trains and tunes GPT language models on processors without GPUs,
+"Tapestry trains and tunes GPT language models on processors without GPUs,
 from a YAML file and from one process to many hosts, with tensor, pipeline,
 data, context and expert parallelism over MPI.
 .
@@ -117,12 +115,10 @@ libopenblas-openmp-dev, libpcre2-dev, libsentencepiece-dev, libspdlog-dev, libut
 libyaml-cpp-dev, nlohmann-json3-dev, pkg-config")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SUGGESTS "tapestry, cmake, g++")
 set(CPACK_DEBIAN_DEVELOPMENT_DESCRIPTION
-"training of GPT language models in C++ (development files)
-Tapestry's libraries for C++20: an eager autograd framework with modules and
-optimizers, and a Megatron-style core that trains GPT models in parallel.
-.
-This package has static libraries, headers and the files by which CMake's
-find_package(Tapestry) finds them.")
+"This package has Tapestry's libraries for C++20: an eager autograd framework
+with modules and optimizers, and a Megatron-style core that trains GPT models
+in parallel. They are static libraries, with headers and the files by which
+CMake's find_package(Tapestry) finds them.")
 
 # Files that only a Debian package has, and what is done to all of them before they are packed.
 set(CPACK_PRE_BUILD_SCRIPTS "${PROJECT_SOURCE_DIR}/packaging/debian/prepare.cmake")

@@ -123,7 +123,11 @@ std::string help_page(const std::string& page,
     return page;
   }
   if (topic == kTablesTopic) {
-    return tables_text(tables_of(page, options));
+    auto tables = tables_of(page, options);
+    if (options.find_nothrow("set", /*approx=*/false) != nullptr) {
+      tables["sections"] = configuration_tables(/*as_options=*/false);
+    }
+    return tables_text(tables);
   }
   const std::string name = config::plain_topic(topic);
   if (const Options found = options_of_topic(options, name); !found.empty()) {

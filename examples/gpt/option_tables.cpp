@@ -84,7 +84,7 @@ Json values_of(const config::Key& key) {
   return values;
 }
 
-Json table_of(const config::Section& section, const config::Key& key) {
+Json flags_of(const config::Section& section, const config::Key& key) {
   Json flags = Json::array();
   if (const std::string_view name = config::last_name(key); config::is_flag(name)) {
     flags.push_back(name);
@@ -95,13 +95,17 @@ Json table_of(const config::Section& section, const config::Key& key) {
       flags.push_back(flat.flag);
     }
   }
+  return flags;
+}
+
+Json table_of(const config::Section& section, const config::Key& key, bool as_options) {
   return {{"name", key.name},
           {"type", config::type_text(key)},
           {"values", values_of(key)},
           {"check", config::check_text(key)},
           {"default", config::default_text(key)},
           {"doc", key.doc},
-          {"flags", flags}};
+          {"flags", as_options ? flags_of(section, key) : Json::array()}};
 }
 
 }  // namespace
@@ -114,12 +118,12 @@ Json tables_of(const std::string& page, const po::options_description& options) 
   return tables;
 }
 
-Json configuration_tables() {
+Json configuration_tables(bool as_options) {
   Json sections = Json::array();
   for (const config::Section& section : config::schema()) {
     Json keys = Json::array();
     for (const config::Key& key : section.keys) {
-      keys.push_back(table_of(section, key));
+      keys.push_back(table_of(section, key, as_options));
     }
     sections.push_back({{"name", section.name}, {"doc", section.doc}, {"keys", std::move(keys)}});
   }

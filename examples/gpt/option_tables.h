@@ -20,8 +20,9 @@ nlohmann::ordered_json tables_of(const std::string& page,
                                  const boost::program_options::options_description& options);
 
 /// [{"name", "doc", "keys": [{"name", "type", "values", "check", "default", "doc", "flags"}]}]: the
-/// sections of a configuration. "flags" are the key's names as an option of pretrain_gpt.
-nlohmann::ordered_json configuration_tables();
+/// sections of a configuration. "flags" are the names of a key as an option of its own, of a
+/// program that takes such (`as_options`).
+nlohmann::ordered_json configuration_tables(bool as_options);
 
 /// The tables as --help prints them.
 std::string tables_text(const nlohmann::ordered_json& tables);

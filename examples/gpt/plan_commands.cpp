@@ -6,12 +6,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/system_memory.h"
 #include "examples/gpt/command_line.h"
+#include "parallel_core/comm/measure_messages.h"
 #include "parallel_core/estimates/memory_estimate.h"
 #include "parallel_core/estimates/time_estimate.h"
 #include "parallel_core/planning/measured_costs.h"
@@ -114,15 +118,20 @@ planning::MachineCosts kept_costs(const po::variables_map& arguments, const std:
   return costs;
 }
 
+std::string costs_path(const po::variables_map& arguments) {
+  return arguments.count("costs") != 0 ? arguments["costs"].as<std::string>()
+                                       : planning::usual_costs_file();
+}
+
 planning::Plan planned(const po::variables_map& arguments, const AllConfig& config) {
   constexpr double kMeasuring = 60;  // seconds
   constexpr double kWorthMeasuring = 2.5;
   const planning::PlanOptions asked = asked_plan(arguments, config);
-  const std::string path = arguments.count("costs") != 0 ? arguments["costs"].as<std::string>()
-                                                         : planning::usual_costs_file();
+  const std::string path = costs_path(arguments);
   const MachineSpeed speed = measure_speed(config);
   planning::MeasuredCosts costs(kept_costs(arguments, path), speed, kMeasuring);
-  const planning::MessageCosts messages;
+  const int64_t asked_on_host = asked.ranks / asked.hosts;
+  const planning::MessageCosts messages = planning::messages_of(costs.costs(), asked_on_host);
   const planning::TimesOf estimated = [&](const planning::Layout& layout) {
     return planning::estimated_times(layout, speed);
   };
@@ -155,6 +164,43 @@ void check_free(const std::string& path) {
 
 }  // namespace
 
+int measure_network(const po::variables_map& arguments,
+                    const std::shared_ptr<ProcessGroup>& world,
+                    int ranks_on_host) {
+  check<ValueError>(
+      world->size() > 1,
+      "--measure_network measures between the ranks of a job; start it with mpirun -n "
+      "RANKS, as many as the job is to have on a host, or with one on each of two "
+      "hosts");
+  const bool one_host = ranks_on_host == world->size();
+  std::map<std::pair<int64_t, int64_t>, planning::CollectiveTimes> collectives;
+  std::optional<MessageCost> network;
+  for (int group = 2; group <= world->size() && one_host; ++group) {
+    if (world->size() % group == 0) {
+      collectives[{world->size(), group}] = planning::measure_collectives(*world, group);
+    }
+  }
+  if (!one_host) {
+    network = measure_messages(*world);
+  }
+  if (world->rank() != 0) {
+    return kFinished;
+  }
+  const std::string path = costs_path(arguments);
+  std::string remark;
+  planning::MachineCosts costs =
+      planning::load_costs(path, planning::machine_name(kVersion), remark);
+  for (auto& [ranks, times] : collectives) {
+    costs.collectives.insert_or_assign(ranks, std::move(times));
+  }
+  costs.network = network ? network : costs.network;
+  const std::string failure = planning::save_costs(costs, path);
+  check<IoError>(failure.empty(), failure);
+  print_result(concat("measured messages between ", world->size(), " ranks on ",
+                      one_host ? "one host" : "several hosts", "; ", path, " has them\n"));
+  return kFinished;
+}
+
 po::options_description plan_options() {
   po::options_description options("Options of --plan", help_columns());
   options.add_options()("memory", po::value<double>()->value_name("GIB"),
@@ -170,11 +216,18 @@ po::options_description plan_options() {
                         "times that were measured of this machine, read and added to; else "
                         "$XDG_CACHE_HOME/tapestry/costs.json or ~/.cache/tapestry/costs.json");
   options.add_options()("measure_again", "measure what that file has as well");
+  options.add_options()("measure_network",
+                        "under mpirun, without --plan: measure messages between these ranks, for "
+                        "plans of as many on a host, or between hosts");
   return options;
 }
 
 bool asks_for_plan(const po::variables_map& arguments) {
   const bool plans = arguments.count("plan") != 0;
+  if (arguments.count("measure_network") != 0) {
+    check<ValueError>(!plans, "--measure_network and --plan exclude each other: measure first");
+    return false;
+  }
   for (const char* option : kDetails) {
     check<ValueError>(plans || arguments.count(option) == 0, "--", option,
                       " belongs to --plan RANKS, which is not given");

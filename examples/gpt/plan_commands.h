@@ -2,6 +2,8 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <cstdint>
+#include <memory>
 
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
@@ -17,6 +19,12 @@ bool asks_for_plan(const boost::program_options::variables_map& arguments);
 
 /// Ranks of the job whose batch is kept: those of --ranks, else of --plan.
 int64_t ranks_of_batch(const boost::program_options::variables_map& arguments);
+
+/// --measure_network, on every rank of the job: adds what messages between them take to the file of
+/// measured times, and says so. The exit code.
+int measure_network(const boost::program_options::variables_map& arguments,
+                    const std::shared_ptr<ProcessGroup>& world,
+                    int ranks_on_host);
 
 /// Prints the ranked layouts, the best one as YAML, or with --to writes it to a file; the first
 /// rank of a job alone. The last line is "plan: ranks=N". ValueError if no layout fits, or the file

@@ -312,6 +312,10 @@ int run_pretrain(const std::vector<std::string>& given,
   if (const std::optional<int> code = modes.answer(arguments, job)) {
     return *code;
   }
+  const bool plans = asks_for_plan(arguments);
+  if (arguments.count("measure_network") != 0) {
+    return measure_network(arguments, job.world(), job.ranks_on_host());
+  }
   const bool evaluates = arguments.count("evaluate") != 0;
   const bool resumes = arguments.count("resume") != 0;
   if (!evaluates && !resumes && arguments.count("prove") == 0) {
@@ -326,7 +330,6 @@ int run_pretrain(const std::vector<std::string>& given,
   }
   check_details(arguments);
   const bool is_about_data = asks_for_data(arguments);
-  const bool plans = asks_for_plan(arguments);
   for (const char* mode : {"evaluate", "verify_layout", "dry_run", "plot_schedule", "find_fault",
                            "which_data", "which_steps", "plan", "prove", "trace_step"}) {
     if (arguments.count(mode) != 0) {

@@ -67,7 +67,7 @@ visible_devices() {
 
 # slots_of HOSTFILE: of all its lines, one of a line that does not say.
 slots_of() {
-  sed -E 's/#.*//; /^[[:space:]]*$/d; s/.*slots[[:space:]]*=[[:space:]]*([0-9]+).*/\1/; t; s/.*/1/' \
+  sed -E 's/#.*//; /^[[:space:]]*$/d; s/.*[[:space:]]slots[[:space:]]*=[[:space:]]*([0-9]+).*/\1/; t; s/.*/1/' \
     "$1" | awk '{ sum += $1 } END { print sum }'
 }
 
@@ -150,7 +150,25 @@ fi
 if [[ $alone == true ]]; then
   exec "$program" "${words[@]}"
 fi
-command -v mpirun >/dev/null || die "mpirun is missing: apt-get install openmpi-bin"
+
+# Which MPI the program is linked with: sets `mpi`, and `mpirun`, which starts its ranks. That of the
+# other one would start as many jobs of one rank. Debian's alternatives may name either.
+find_mpirun() {
+  local name names=(mpirun mpirun.openmpi) package=openmpi-bin sign="Open MPI|OpenRTE"
+  mpi=openmpi
+  if ldd "$program" 2>/dev/null | grep -qE 'libmpich|libmpi\.so\.12'; then
+    mpi=mpich
+    names=(mpirun.mpich mpiexec.hydra mpirun)
+    package=mpich
+    sign="HYDRA|MPICH|Intel"
+  fi
+  for name in "${names[@]}"; do
+    mpirun="$name"
+    ! command -v "$name" >/dev/null || ! "$name" --version 2>&1 | grep -qE "$sign" || return 0
+  done
+  die "mpirun of $mpi, with which $program is built, is missing: apt-get install $package"
+}
+find_mpirun
 
 # What mpirun is told about hosts, ports and cores: sets ranks, hosts, threads, host_options and
 # bind_options from the environment.
@@ -258,10 +276,47 @@ without_mpirun_words() {
   [[ -z "$last_words" ]] || printf '%s\n' "${last[@]}" >"$last_words"
 }
 
-# Passed on to ranks: mpirun loses what comes before it has started any.
+# Sets `starter`: mpirun and its options. MPICH's passes all variables on, takes hosts by a list of its
+# own, and needs no word for more ranks than cores.
+choose_starter() {
+  starter=("$mpirun" -n "$ranks")
+  if [[ $mpi == openmpi ]]; then
+    starter+=("${host_options[@]}" "${bind_options[@]}" -x OMP_NUM_THREADS "${job_options[@]}"
+      "${terminal_options[@]}")
+    return
+  fi
+  if [[ -n "${HOSTFILE:-}" ]]; then
+    starter+=(-hosts "$(sed -E 's/#.*//; /^[[:space:]]*$/d; s/^[[:space:]]*([^[:space:]]+)[[:space:]]*/\1 /;
+      s/^([^ ]+) (.*[[:space:]])?slots[[:space:]]*=[[:space:]]*([0-9]+).*/\1:\3/; s/ .*//' "$HOSTFILE" |
+      paste -sd,)")
+  fi
+  if [[ -n "${PORT:-}" ]]; then
+    export MPIEXEC_PORT_RANGE="$((PORT + 400)):$((PORT + 500))"
+  fi
+  if [[ "${bind_options[*]}" == *"slot:PE="* ]]; then
+    starter+=(-bind-to "core:$threads")
+  else
+    starter+=(-bind-to "${bind_options[1]}")
+  fi
+}
+
+# The processes that a process has started.
+children_of() {
+  cat "/proc/$1/task/"*/children 2>/dev/null
+}
+
+# Passed on to ranks: mpirun loses what comes before it has started any. MPICH's has a child that
+# starts them.
 ask_ranks() {
-  while kill -0 "$job" 2>/dev/null && [[ -z "$(cat "/proc/$job/task/"*/children 2>/dev/null)" ]]; do
-    sleep 0.05
+  local child ranks_run=""
+  while kill -0 "$job" 2>/dev/null && [[ -z "$ranks_run" ]]; do
+    ranks_run="$(children_of "$job")"
+    if [[ $mpi == mpich ]]; then
+      for child in $ranks_run; do
+        ranks_run="$(children_of "$child")"
+      done
+    fi
+    [[ -n "$ranks_run" ]] || sleep 0.05
   done
   kill -USR1 "$job" 2>/dev/null || true
 }
@@ -320,8 +375,8 @@ run_ranks() {
   # In a session of its own, so that Ctrl-C, or the end of the terminal, reaches this script alone;
   # if the script is killed the ranks are asked to save and to end all the same.
   ! command -v setpriv >/dev/null || orphaned=(setpriv --pdeathsig TERM)
-  setsid "${orphaned[@]}" mpirun -n "$ranks" "${host_options[@]}" "${bind_options[@]}" \
-    -x OMP_NUM_THREADS "${job_options[@]}" "${terminal_options[@]}" "$program" "$@" >&4 2>&3 3>&- 4>&- 5>&- &
+  choose_starter
+  setsid "${orphaned[@]}" "${starter[@]}" "$program" "$@" >&4 2>&3 3>&- 4>&- 5>&- &
   job=$!
   ((signals == 0)) || ask_ranks
   exec 3>&- 4>&-
@@ -342,6 +397,7 @@ run_ranks() {
     wait "$process" 2>/dev/null || true
   done
   job=""
+  ((code != 255)) || code=1 # MPICH's mpiexec, ended as it cannot reach a host
   if ((signals > 0 && code > 128)); then
     code=$((128 + signal)) # a second one ends the ranks at once, as does one while they start
     echo "pretrain_gpt.sh: ended by SIG$(kill -l "$signal")" >&2
@@ -360,6 +416,7 @@ job=""
 # Before there is a job, so that none is left behind by a signal that comes while it starts.
 trap 'stop 1' HUP
 trap 'stop 2' INT
+trap 'stop 10' USR1
 trap 'stop 15' TERM
 trap expect_end USR2
 if [[ -n "$restarts" ]]; then

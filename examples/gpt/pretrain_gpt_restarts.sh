@@ -64,7 +64,7 @@ look_at_start() {
   bytes="$(member log_bytes <<<"$line")"
   began="$(member time <<<"$line")"
   log="$(tail -c "+$((bytes + 1))" "$folder/log/rank_0/info.log" 2>/dev/null || true)"
-  from_step="$(sed -n 's/.* going on after step \([0-9]*\) with .*/\1/p' <<<"$log" | tail -n 1)"
+  from_step="$(sed -n 's/.*going on after step \([0-9]*\) with .*/\1/p' <<<"$log" | tail -n 1)"
   from_step="${from_step:-0}"
   last_step=$from_step
   if [[ "$(member metrics <<<"$line")" != "$(state_of "$folder/metrics.jsonl")" ]]; then
@@ -79,17 +79,26 @@ look_at_start() {
   fi
 }
 
-# The first error that a rank has logged since the start; the lines of a message joined.
+# The first error that a rank has logged since the start; the lines of a message joined. Of the two
+# forms of a log (training_config.log_format).
 logged_error() {
-  local file since="${began/T/ }"
-  since="$(date -d "${since%Z} UTC" '+%Y-%m-%d %H:%M:%S')"
+  local file since
+  since="$(date -d "$began" '+%Y-%m-%d %H:%M:%S')"
   for file in "$folder"/log/rank_*/error.log; do
-    [[ ! -s "$file" || "$(stat -c %Y "$file")" -lt "$(date -d "$since" +%s)" ]] ||
-      awk -v since="$since" '
-        /^[0-9]{4}-[0-9]{2}-[0-9]{2} / || /^20[0-9][0-9]-/ { if (found) exit; found = ($1 " " $2 >= since) }
-        found { sub(/^[^ ]+ [^ ]+ /, ""); printf "%s ", $0 }' "$file"
-    [[ ! -s "$file" ]] || echo
-  done | sed 's/^ *error *//; s/ *$//; /^$/d' | head -n 1 || true
+    [[ ! -s "$file" ]] || awk -v since="$since" '
+      /^\{"time":"/ {
+        time = substr($0, 10, 10) " " substr($0, 21, 8)
+        if (time < since || !match($0, /"message":"/)) next
+        message = substr($0, RSTART + RLENGTH)
+        sub(/"[^"]*$/, "", message)
+        gsub(/\\n/, " ", message)
+        print message
+        exit
+      }
+      /^[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9] / { if (found) exit; found = ($1 " " $2 >= since) }
+      found { sub(/^[0-9-]+ [0-9:.]+ error /, ""); printf "%s ", $0 }
+      END { print "" }' "$file"
+  done | sed 's/^ *//; s/ *$//; /^$/d' | head -n 1 || true
 }
 
 # reason_of CODE: in words, from what mpirun has said, ranks have logged, or the last line.
@@ -129,15 +138,15 @@ judge() {
   verdict=again
   if [[ $1 == 0 ]]; then
     verdict=ended cause=none reason="finished"
-    if [[ "$log" == *" stopped on request after "* ]]; then
+    if [[ "$log" == *"stopped on request after "* ]]; then
       verdict=stopped reason="stopped on request"
     fi
   elif [[ $1 == 2 && -n "$torn" ]]; then  # the newest checkpoint is not what was written
     cause=checkpoint resume_from="$torn"
   elif [[ $1 == 2 ]]; then
-    verdict=input why="bad input is not started again"
+    verdict=input cause=none why="bad input is not started again"
   elif [[ "$reason" == *"the run ends worse than it began"* ]]; then
-    verdict=worse why="the run has reached its end"
+    verdict=worse cause=none why="the run has reached its end"
   elif [[ $cause == crash && "$(member cause <<<"$before")" == crash && -n "$before" &&
     "$(member place_key <<<"$before")" == "$(place_key)" ]]; then
     verdict=repeats why="this is the second time in a row that it ends $place; before: $(
@@ -422,6 +431,7 @@ close_unseen() {
   ((starts > ends)) || return 0
   judge 255 ""
   start=$starts cause=unseen verdict=unseen reason="nobody has seen its end: preempted, or the node was lost"
+  [[ "$log" != *"stopped on request after "* ]] || reason="stopped on request"
   note_end null
 }
 

@@ -252,7 +252,7 @@ std::string pretrain_help(const std::string& topic) {
   if (topic == kTablesTopic) {
     auto tables = tables_of(page_of(options, {}), options);
     tables["accuracy_options"] = tables_of({}, accuracy_options())["options"];
-    tables["sections"] = configuration_tables();
+    tables["sections"] = configuration_tables(/*as_options=*/true);
     return tables_text(tables);
   }
   po::options_description all("All");

@@ -113,7 +113,7 @@ std::string commands_text(const Program& program) {
 
 std::string zsh_completion(const Program& program, const std::string& logic) {
   // `export` without a path is the shell's own.
-  const std::string command = program.name == "export" ? "-p '*/export'" : program.name;
+  const std::string command = program.name == "export" ? "-p */export" : program.name;
   std::string text = "#compdef " + command + "\n# Completion of " + program.name +
                      " for zsh, made by Tapestry's build from the tables of its --help.\n" + logic +
                      function_name(program) + "() {\n";

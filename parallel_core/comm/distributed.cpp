@@ -216,16 +216,11 @@ std::string mpi_library_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;
   MPI_Get_library_version(text.data(), &length);
-<<<<<<< HEAD
-  // Open MPI counts the zero at the end, too.
-  return {text.data(), ::strnlen(text.data(), static_cast<size_t>(length))};
-=======
-  // MPICH tells on further lines how it was configured.
-  std::string line(text.data(), static_cast<size_t>(length));
+  // Open MPI counts the zero at the end, too; MPICH tells on further lines how it was configured.
+  std::string line(text.data(), ::strnlen(text.data(), static_cast<size_t>(length)));
   line = line.substr(0, line.find('\n'));
   std::replace(line.begin(), line.end(), '\t', ' ');
   return line;
->>>>>>> 8c265b8b (comm: TAPESTRY_MPI chooses MPICH; ranks are named with their hosts; what holds up a job is said)
 }
 
 ProgressChoice choose_progress(CommProgress wanted, bool serialized, const std::string& provided) {

@@ -165,9 +165,14 @@ Straggler find_straggler(const std::vector<RankWaits>& waits,
   return rank.what.empty() ? slow_link(waits, hosts, best_rates) : rank;
 }
 
+void StragglerWatch::hear(int rank, const RankWaits& waits) {
+  waits_.resize(ranks_);
+  waits_[static_cast<size_t>(rank)] = waits;
+}
+
 std::string StragglerWatch::look(const RankHosts& hosts) {
   const Straggler found = find_straggler(waits_, hosts, best_rates_);
-  waits_.assign(waits_.size(), {});
+  waits_.clear();
   const bool lasts = !found.what.empty() && found.what == last_;
   if (found.what.empty() && last_.empty()) {
     said_.clear();  // two periods in order: it may be said again

@@ -60,14 +60,15 @@ Straggler find_straggler(const std::vector<RankWaits>& waits,
 /// Looks for stragglers in what ranks tell rank 0 now and then. Used by rank 0.
 class StragglerWatch {
  public:
-  explicit StragglerWatch(int ranks) : waits_(static_cast<size_t>(ranks)) {}
-  void hear(int rank, const RankWaits& waits) { waits_[static_cast<size_t>(rank)] = waits; }
+  explicit StragglerWatch(int ranks) : ranks_(static_cast<size_t>(ranks)) {}
+  void hear(int rank, const RankWaits& waits);
   /// At the end of a period: the sentence about what has held up the job in this period and in the
   /// one before, unless that was said already; else "".
   std::string look(const RankHosts& hosts);
 
  private:
-  std::vector<RankWaits> waits_;
+  size_t ranks_;
+  std::vector<RankWaits> waits_;  // empty on ranks that are told nothing
   std::map<std::string, double> best_rates_;
   std::string last_;  // what was found in the period before
   std::string said_;

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "autograd/kernels/gemm/gemm.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/heads/token_scores.h"
 #include "autograd/ops/loss.h"
@@ -33,7 +34,7 @@ constexpr int64_t kProgram = int64_t{31} << 20;
 constexpr int64_t kMessages = int64_t{8} << 20;
 constexpr int64_t kSaving = int64_t{12} << 20;
 // Small blocks of sizes that are not asked for again, and ends of huge pages.
-constexpr int64_t kRemnants = int64_t{10} << 20;
+constexpr int64_t kRemnants = int64_t{12} << 20;
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
@@ -61,7 +62,7 @@ double worst_expert_load(const AllConfig& config) {
 int64_t MemoryEstimate::total() const {
   double sum = 0;
   for (const int64_t kind : {parameters, weight_copies, gradients, optimizer, activations, logits,
-                             head, workspace, snapshot, unused, process}) {
+                             head, workspace, snapshot, unused, process, unbalanced}) {
     sum += static_cast<double>(kind);
   }
   return bytes_of(sum - static_cast<double>(not_at_once));
@@ -175,10 +176,10 @@ void estimate_adapter_states(const AllConfig& config,
 
 // Elements of a rank's part of a model that are treated in other ways than those of most matrices.
 struct SpecialElements {
-  double looked_up = 0;    // of tables of which no product is made: without a 16-bit copy
-  double tables = 0;       // those and a tied table, which are never split (store_param_remainders)
+  double looked_up = 0;  // of tables of which no product is made: without a 16-bit copy
+  double tables = 0;     // those and a tied table, which are never split (store_param_remainders)
   double rows_and_columns = 0;  // of all matrices, of which some optimizers have statistics
-  double of_layers = 0;    // of matrices in layers
+  double of_layers = 0;         // of matrices in layers
 };
 
 // Parameters, gradients and optimizer, and what could be had for less.
@@ -202,8 +203,8 @@ void estimate_states(const AllConfig& config,
     const auto size = static_cast<double>(size_of(model.params_dtype));
     estimate.parameters = bytes_of(count * size);
     if (model.compute_dtype != model.params_dtype) {
-      estimate.weight_copies = bytes_of((count - special.looked_up) *
-                                        static_cast<double>(size_of(model.compute_dtype)));
+      estimate.weight_copies =
+          bytes_of((count - special.looked_up) * static_cast<double>(size_of(model.compute_dtype)));
     }
     per_parameter += half_params ? 4 : 0;
     if (adam && model.compute_dtype == kBFloat16) {
@@ -227,7 +228,8 @@ void estimate_states(const AllConfig& config,
   }
   if (o.optimizer_type == "Muon" && !o.adamw_include) {
     // Momentum of the matrices of layers, moments of all else.
-    const auto moments = static_cast<double>(size_of(o.exp_avg_dtype) + size_of(o.exp_avg_sq_dtype));
+    const auto moments =
+        static_cast<double>(size_of(o.exp_avg_dtype) + size_of(o.exp_avg_sq_dtype));
     per_parameter += moments + (4 - moments) * special.of_layers / std::max(count, 1.0);
   } else {
     per_parameter += state_bytes_per_parameter(o, model);
@@ -287,8 +289,9 @@ void share_out(const AllConfig& config,
         config.model_config.compute_dtype == config.model_config.params_dtype) {
       estimate.weight_copies = 0;
     } else {
-      estimate.weight_copies = bytes_of(static_cast<double>(size_of(config.model_config.compute_dtype)) *
-                                        std::min(count, 2 * largest));
+      estimate.weight_copies =
+          bytes_of(static_cast<double>(size_of(config.model_config.compute_dtype)) *
+                   std::min(count, 2 * largest));
     }
   }
 }
@@ -310,7 +313,8 @@ void estimate_checkpoints(const AllConfig& config,
   const double whole =
       in_pieces ? std::min(count, 4 * largest_parameter(config.model_config)) : count;
   const double made = largest_parameter(config.model_config);  // beside what it is put into
-  estimate.start = bytes_of((whole + made) * 4 + (moves ? count * size * (in_pieces ? share : 1) : 0));
+  estimate.start =
+      bytes_of((whole + made) * 4 + (moves ? count * size * (in_pieces ? share : 1) : 0));
   if (!t.async_save) {
     return;
   }
@@ -449,15 +453,19 @@ class StageEstimate {
     const LayerCost usual = layer_cost(config_, RecomputePolicy(), model_.num_layers, load_);
     const LayerCost cost = costs_.empty() ? usual : costs_.back();
     const double depths = d(model_.mtp_num_layers);
+    bytes += depths * (cost.kept + kept_ahead());
+    transient_ = std::max(transient_, cost.transient);
+    estimate_.recompute_flops += depths * cost.flops;
+    estimate_.recompute_saved += bytes_of(depths * std::max(0.0, usual.kept - cost.kept));
+  }
+
+  double kept_ahead() const {
     double own = 7 * piece_ * d(model_.hidden_size) * element_;
     if (!fuses_head_and_loss(model_)) {
       own +=
           tokens_ * d(shape_on_rank(matrices_before_layers(model_).front(), shares_)[0]) * element_;
     }
-    bytes += depths * (cost.kept + own);
-    transient_ = std::max(transient_, cost.transient);
-    estimate_.recompute_flops += depths * cost.flops;
-    estimate_.recompute_saved += bytes_of(depths * std::max(0.0, usual.kept - cost.kept));
+    return own;
   }
 
   void add_states() {
@@ -482,7 +490,8 @@ class StageEstimate {
       share_out(config_, ranks_, at_least_one(expert_ranks), estimate_);
     }
     if (model_.lora.use_lora) {
-      const bool deferred = model_.params_dtype != kFloat32 || model_.lora.base_dtype != "params_dtype";
+      const bool deferred =
+          model_.params_dtype != kFloat32 || model_.lora.base_dtype != "params_dtype";
       estimate_.start = estimate_.parameters +
                         bytes_of(4 * (deferred ? start_elements() : largest_parameter(model_)));
     } else {
@@ -538,6 +547,11 @@ class StageEstimate {
     return std::min(largest_parameter(model_), std::max(2 * fused, d(2 * kStartPiece)));
   }
 
+  double change_by_adapters() const {
+    const double unread = d(trained_.unread_attention_inputs + trained_.unread_mlp_inputs);
+    return element_ * (tokens_ * trained_.ranks - piece_ * d(model_.hidden_size) * unread);
+  }
+
   void add_activations() {
     const double hidden = d(model_.hidden_size);
     estimate_.activations =
@@ -549,10 +563,8 @@ class StageEstimate {
     }
     if (model_.lora.use_lora) {
       // What frozen matrices read is not kept; what adapters make of it is.
-      const double unread = d(trained_.unread_attention_inputs + trained_.unread_mlp_inputs);
-      const double change = tokens_ * trained_.ranks - piece_ * hidden * unread;
-      estimate_.activations =
-          bytes_of(std::max(0.0, d(estimate_.activations) + d(kept_.passes) * element_ * change));
+      estimate_.activations = bytes_of(
+          std::max(0.0, d(estimate_.activations) + d(kept_.passes) * change_by_adapters()));
     }
     RecomputePolicy all;
     all.full = true;
@@ -638,13 +650,28 @@ class StageEstimate {
     return o.main_grads_dtype == kFloat32 ? 0 : 4 * elements;
   }
 
-  // Of a product of the gradients' [tokens, rows] transposed: what its kernel packs.
-  double packed(double rows) const {
+  // Of a product of gradients' [tokens, rows] transposed: what its kernel packs (gemm_tiled.cpp).
+  double packed(double rows, double tokens) const {
     constexpr double kRows = 1024;
     constexpr double kDepth = 2048;
     constexpr double kPanels = 768 << 10;
+    const bool pairs =
+        model_.compute_dtype == kBFloat16 && kernels::has_native_gemm(model_.compute_dtype);
     const int64_t threads = config_.training_config.num_threads.value_or(num_threads());
-    return std::min(rows, kRows) * std::min(tokens_, kDepth) * 4 + kPanels * d(threads);
+    return 4 * std::min(rows, kRows) * std::min(tokens / (pairs ? 2 : 1), kDepth) +
+           kPanels * d(threads);
+  }
+
+  // Segments of a message that are on their way between so many ranks (comm/schedule.h).
+  static double in_messages(int64_t ranks) {
+    constexpr double kOfRank = 2 << 20;
+    return ranks > 1 ? kOfRank * d(std::min<int64_t>(ranks, 4)) : 0;
+  }
+
+  // What tensor-parallel ranks send of a layer's or head's input and of its gradient.
+  double sent_of_hidden() const {
+    const double whole = piece_ < tokens_ ? 2 * tokens_ * d(model_.hidden_size) * element_ : 0;
+    return whole + in_messages(shares_.tensor);
   }
 
   // Whole gradients of buckets while they are summed over ranks that share them out, around a
@@ -656,8 +683,16 @@ class StageEstimate {
     }
     const double bucket = level == 3 ? 0 : d(bucket_size(config_, ranks_));
     const double several = config_.training_config.overlap_grad_reduce ? 3 : 1;
-    return gradient_size() * std::min(several * (bucket + largest) + largest / d(ranks_),
-                                      d(estimate_.parameter_count));
+    const double again = config_.dataset_config.micro_batch_num > 1 ? largest / d(ranks_) : 0;
+    return gradient_size() *
+           std::min(several * (bucket + largest) + again, d(estimate_.parameter_count));
+  }
+
+  // And what is on its way then.
+  double in_reductions() const {
+    const bool reduces = ranks_ > 1 && zero_level(config_) >= 2 && !model_.lora.use_lora;
+    return reduces ? in_messages(ranks_) * (config_.training_config.overlap_grad_reduce ? 3 : 1)
+                   : 0;
   }
 
   // With z3: what is gathered of weights, the last two that were used.
@@ -699,15 +734,17 @@ class StageEstimate {
     const LayerWidths widths = layer_widths(model_, layer, shares_);
     const double largest = largest_in_layer(layer);
     const bool trains = !model_.lora.use_lora;
-    return {.kept = cost.kept,
-            .transient = cost.transient + gathered_in(layer),
-            .workspace = workspace_of(layer) +
-                         packed(std::max(d(widths.ffn * widths.gates),
-                                         d(widths.queries + widths.keys + widths.values))) +
-                         (trains ? gradient_beside(largest) + in_buckets(largest) : 0),
-            .gradients =
-                trains ? gradient_size() * count_parameters(model_, part, shares_, experts).all()
-                       : 0};
+    return {
+        .kept = cost.kept,
+        .transient = cost.transient + gathered_in(layer),
+        .workspace =
+            workspace_of(layer) + in_messages(shares_.tensor) +
+            packed(std::max(d(widths.ffn * widths.gates),
+                            d(widths.queries + widths.keys + widths.values)),
+                   tokens_) +
+            (trains ? gradient_beside(largest) + in_buckets(largest) + in_reductions() : 0),
+        .gradients =
+            trains ? gradient_size() * count_parameters(model_, part, shares_, experts).all() : 0};
   }
 
   ChunkMemory chunk_memory(const LayerRange& range) const {
@@ -725,9 +762,12 @@ class StageEstimate {
         chunk.layers.back().transient = cost.transient + gathered_in(layer);
       }
     }
-    chunk.kept = piece_ * element_ *
-                 (2 * d(model_.hidden_size) +
-                  3 * d(model_.num_layers) * d(model_.per_layer_embedding_size));
+    chunk.kept =
+        piece_ * element_ *
+        (2 * d(model_.hidden_size) + 3 * d(model_.num_layers) * d(model_.per_layer_embedding_size));
+    if (costs_.empty() && model_.lora.use_lora) {
+      chunk.kept += change_by_adapters() / d(stage_.num_chunks());
+    }
     return chunk;
   }
 
@@ -745,27 +785,42 @@ class StageEstimate {
     const double logits = d(estimate_.logits);
     const bool trains = !model_.lora.use_lora && !model_.score_head;
     const double page = gathered(elements, 0);
+    const double chunk = std::min(tokens_, d(chunk_rows_for(model_.compute_dtype)));
     const double beside = trains ? gradient_beside(elements) + in_buckets(elements) : 0;
     head.gradient = trains ? gradient_size() * elements : 0;
     if (fused && model_.compute_dtype != kFloat16 && !scores) {
       head.in_forward = trains;
-      head.gradient = trains ? 4 * elements : 0;
-      head.is_given = gradient_size() == 4;
-      head.forward = logits + packed(d(model_.vocab_size)) + page;
+      const bool exact = config_.training_config.exact;
+      head.gradient = trains ? (exact ? 8 : 4) * elements : 0;
+      head.is_given = exact || gradient_size() == 4;
+      head.forward = logits + packed(d(model_.vocab_size), chunk) + page;
       head.kept = 4 * tokens_ * hidden;
       head.backward = tokens_ * hidden * (4 + (element_ < 4 ? element_ : 0)) +
                       (trains ? in_buckets(elements) : 0);
     } else if (fused) {
       head.forward = logits + page;
-      head.backward =
-          logits + tokens_ * hidden * element_ + beside + packed(d(model_.vocab_size)) + page;
+      head.backward = logits + tokens_ * hidden * element_ + beside +
+                      packed(d(model_.vocab_size), chunk) + page;
     } else {
       // With sequence parallelism what it reads is gathered, and the gradient of that is summed.
       head.kept = logits;
-      head.backward = (piece_ < tokens_ ? 3 : 2) * tokens_ * hidden * element_ + beside +
-                      packed(d(model_.vocab_size)) + page;
+      head.forward = sent_of_hidden();
+      head.backward = 2 * tokens_ * hidden * element_ + sent_of_hidden() + beside +
+                      packed(d(model_.vocab_size), tokens_) + page;
     }
+    head.reduction = trains ? in_buckets(elements) + in_reductions() : 0;
     return head;
+  }
+
+  // Layers that predict further tokens, as parts of the last chunk.
+  LayerMemory layer_ahead() const {
+    LayerMemory ahead = layer_memory(model_.num_layers);
+    ahead.kept += kept_ahead();
+    if (!costs_.empty()) {
+      ahead.kept = costs_.back().kept + kept_ahead();
+      ahead.transient = costs_.back().transient + gathered_in(model_.num_layers);
+    }
+    return ahead;
   }
 
   StepMemory step_memory() const {
@@ -774,6 +829,11 @@ class StageEstimate {
     step.stage = stage_.rank;
     for (const LayerRange& range : stage_.chunks) {
       step.chunks.push_back(chunk_memory(range));
+    }
+    if (stage_.post_process() && !config_.post_training_config.task) {
+      for (int64_t depth = 0; depth < model_.mtp_num_layers; ++depth) {
+        step.chunks.back().layers.push_back(layer_ahead());
+      }
     }
     if (ranks_ > 1 || model_.lora.use_lora) {
       step.places = GradientPlaces::kStay;
@@ -830,15 +890,15 @@ class StageEstimate {
     const double element = model_.use_fused_kernels ? element_ : element_ + 4;
     return tokens_ * (d(shape_on_rank(table, shares_)[0]) * element +
                       2 * d(model_.hidden_size) * element_) +
-           packed(d(model_.vocab_size)) + gathered(table_elements(), 0);
+           sent_of_hidden() + gathered(table_elements(), 0);
   }
 
   // Of parameters, those that this rank updates.
   double own_parameters() const {
     const double all = d(estimate_.parameter_count);
     const double experts = d(estimate_.expert_parameter_count);
-    const double expert_ranks = std::max(
-        1.0, d(ranks_ * shares_.tensor) / d(shares_.expert * shares_.expert_tensor));
+    const double expert_ranks =
+        std::max(1.0, d(ranks_ * shares_.tensor) / d(shares_.expert * shares_.expert_tensor));
     return (all - experts) / d(ranks_) + experts / expert_ranks;
   }
 
@@ -869,20 +929,20 @@ class StageEstimate {
     const StepMemory step = step_memory();
     const StepPeak peak = most_at_once(step);
     if (step.has_head) {
-      estimate_.head =
-          bytes_of((step.head.in_forward ? step.head.gradient : 0) +
-                   (step.head.in_forward ? step.head.kept : 0));
+      estimate_.head = bytes_of((step.head.in_forward ? step.head.gradient : 0) +
+                                (step.head.in_forward ? step.head.kept : 0));
     }
     const double kinds = d(estimate_.parameters) + d(estimate_.weight_copies) +
                          d(estimate_.optimizer) + d(estimate_.gradients) +
                          d(estimate_.activations) + d(estimate_.logits) + d(estimate_.head) +
                          d(estimate_.workspace);
-    estimate_.not_at_once = static_cast<int64_t>(std::clamp(kinds - lasting() - peak.bytes, -4e18, 4e18));
+    estimate_.not_at_once =
+        static_cast<int64_t>(std::clamp(kinds - lasting() - peak.bytes, -4e18, 4e18));
     const TrainingConfig& t = config_.training_config;
     const bool saves = t.save_last || t.save_interval || t.save_interval_seconds;
-    estimate_.process =
-        kProgram + (processes_ > 1 ? kMessages : 0) + (saves ? kSaving : 0);
-    estimate_.unused = kRemnants + (step.places == GradientPlaces::kOnDemand ? bytes_of(late_block()) : 0);
+    estimate_.process = kProgram + (processes_ > 1 ? kMessages : 0) + (saves ? kSaving : 0);
+    estimate_.unused =
+        kRemnants + (step.places == GradientPlaces::kOnDemand ? bytes_of(late_block()) : 0);
     estimate_.start += estimate_.process;
   }
 
@@ -921,8 +981,7 @@ MemoryEstimate estimate_memory(const AllConfig& config, int64_t data_parallel_si
     MemoryEstimate estimate = StageEstimate(config, stage, data_parallel_size, 1).make();
     if (const double load = worst_expert_load(config); load > 1) {
       const MemoryEstimate worst = StageEstimate(config, stage, data_parallel_size, load).make();
-      estimate.unbalanced =
-          worst.activations + worst.workspace - estimate.activations - estimate.workspace;
+      estimate.unbalanced = std::max<int64_t>(0, worst.total() - estimate.total());
     }
     if (rank == 0 || estimate.total() > largest.total()) {
       largest = std::move(estimate);
@@ -987,11 +1046,11 @@ std::string memory_text(const MemoryEstimate& estimate) {
          "\nprogram, libraries, messages, files: " + size_text(estimate.process) +
          (estimate.snapshot > 0 ? "\ncopy for async_save: " + size_text(estimate.snapshot)
                                 : std::string()) +
-         "\ntotal: " + size_text(estimate.total()) +
          (estimate.unbalanced > 0
-              ? concat("\nmore, if one rank's experts get as many tokens as they can: ",
+              ? concat("\nmore, where one rank's experts get as many tokens as they can: ",
                        size_text(estimate.unbalanced))
               : std::string()) +
+         "\ntotal: " + size_text(estimate.total()) +
          (estimate.start > estimate.total()
               ? "\nat the start, with all weights in float32: " + size_text(estimate.start)
               : std::string());

@@ -35,11 +35,10 @@ struct MemoryEstimate {
   int64_t head = 0;                  // gradients that head and loss make beside those
   int64_t workspace = 0;             // temporaries of the largest layer's backward pass
   int64_t not_at_once = 0;           // of all these, what is never there together with the rest
-  int64_t unused = 0;   // room between blocks of memory that no other block fits into, at most
-  int64_t process = 0;  // program, libraries and messages: what no tensor has
-  int64_t unbalanced =
-      0;  // that activations need beyond this if experts' loads are as uneven as can be
-  int64_t snapshot = 0;  // with async_save: the copy that is written while training goes on
+  int64_t unused = 0;      // room between blocks of memory that no other block fits into, at most
+  int64_t process = 0;     // program, libraries and messages: what no tensor has
+  int64_t unbalanced = 0;  // more, if experts' loads are as uneven as can be; part of the total
+  int64_t snapshot = 0;    // with async_save: the copy that is written while training goes on
   int64_t start = 0;  // of the process while weights are made or loaded: all in float32, before
                       // they are shared out; and while the machine's speed is measured
 
@@ -63,8 +62,12 @@ struct MemoryEstimate {
 /// (zero_level), a rank has its part, and from z2 on what is whole at one time: the buckets of
 /// gradients that are being filled and reduced, the weights in use. Of experts a rank has its
 /// share, with rows of tokens as if all experts had as many; what the worst distribution needs
-/// beyond stands apart and is in no sum. Of a pipeline the stage that
-/// needs the most. ValueError as parameter_count and layer_ranges.
+/// beyond stands apart, and is in the total. Of a pipeline the stage that needs the most.
+///
+/// The total is what the kernel charges a rank's process at most: tensors as a step goes through
+/// its passes (step_memory.h), an evaluation after it, what is unused between them, and what the
+/// process has besides. It is an upper bound, in some tens of microseconds. ValueError as
+/// parameter_count and layer_ranges.
 MemoryEstimate estimate_memory(const AllConfig& config, int64_t data_parallel_size = 1);
 
 /// The estimate as lines "kind: size".

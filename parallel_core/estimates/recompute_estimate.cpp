@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "autograd/tensor/allocator.h"
 #include "autograd/tensor/dtype.h"
 #include "parallel_core/config/model_matrices.h"
 #include "parallel_core/estimates/attention_context.h"
@@ -293,6 +294,13 @@ std::string number_text(double value, const char* unit) {
   return text.data();
 }
 
+// Of what memory a tensor of so many bytes takes.
+double in_blocks(double bytes) {
+  return bytes < static_cast<double>(CachingAllocator::kLargeBlock)
+             ? static_cast<double>(CachingAllocator::rounded_size(static_cast<int64_t>(bytes)))
+             : bytes;
+}
+
 // "1.5 GiB less", or what exclusions lead to, "1.5 GiB more".
 std::string less_text(double bytes) {
   return size_text(static_cast<int64_t>(std::abs(bytes))) + (bytes < 0 ? " more" : " less");
@@ -311,7 +319,8 @@ LayerCost layer_cost(const AllConfig& config,
   LayerCost cost;
   for (size_t i = kOps; i-- > 0;) {
     const auto op = static_cast<LayerOp>(i);
-    const OpCost& own = ops[i];
+    OpCost own = ops[i];
+    own.bytes = in_blocks(own.bytes);
     (policy.recomputes(op) ? cost.transient : cost.kept) += own.beside;
     needed[i] = needed[i] || own.kept;
     if (!needed[i]) {

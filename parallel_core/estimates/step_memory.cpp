@@ -30,6 +30,11 @@ class StepWalk {
     const double left = step_.places == GradientPlaces::kOneByOne ? 0 : step_.gradients;
     take(left + step_.update);
     take(left + step_.evaluation);
+    for (const ChunkMemory& chunk : step_.chunks) {
+      for (const LayerMemory& layer : chunk.layers) {
+        take(left + chunk.kept + layer.kept + layer.transient);  // of an evaluation, forward
+      }
+    }
     return peak_;
   }
 
@@ -63,11 +68,11 @@ class StepWalk {
     if (is_new) {
       now_gradients_ += head.gradient;
     }
-    const double own = step_.places == GradientPlaces::kOneByOne && !head.in_forward
-                           ? head.gradient
-                           : beside;
+    const double own =
+        step_.places == GradientPlaces::kOneByOne && !head.in_forward ? head.gradient : beside;
     take(kept_ + now_gradients_ + own + head.backward);
     kept_ -= head.kept;
+    take(kept_ + now_gradients_ + head.reduction);
     if (step_.places == GradientPlaces::kOneByOne) {
       held_ = step_.head_is_first ? head.gradient : 0;
     }

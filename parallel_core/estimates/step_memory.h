@@ -28,6 +28,7 @@ struct HeadMemory {
   double kept = 0;       ///< until its backward pass, beside the gradient of its weight
   double forward = 0;    ///< beside that while the loss is made
   double backward = 0;   ///< and while its backward pass runs
+  double reduction = 0;  ///< then, without what was kept: while its gradient is summed over ranks
   double gradient = 0;   ///< of its weight
   bool in_forward = false;  ///< that gradient is made in the forward pass
   bool is_given = false;    ///< and becomes the sum of gradients, where there was none
@@ -46,8 +47,8 @@ struct StepMemory {
   std::vector<ChunkMemory> chunks;
   HeadMemory head;
   bool has_head = false;
-  bool head_is_first = false;  ///< its weight is the table of embeddings, whose gradient is complete
-                               ///< at the end of the backward pass
+  bool head_is_first = false;  ///< its weight is the table of embeddings, whose gradient is
+                               ///< complete at the end of the backward pass
   GradientPlaces places = GradientPlaces::kOnDemand;
   double gradients = 0;   ///< all that the rank has at the end of the step
   double update = 0;      ///< temporaries of the update

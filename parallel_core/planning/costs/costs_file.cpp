@@ -79,16 +79,51 @@ PartTimes parts_from(const json& value) {
   return parts;
 }
 
+CollectiveTimes collectives_from(const json& value) {
+  CollectiveTimes times;
+  for (const json& bytes : value.at("bytes")) {
+    times.bytes.push_back(seconds_from(bytes));
+  }
+  const json& seconds = value.at("seconds");
+  check<ValueError>(!times.bytes.empty() && seconds.size() == kCollectives &&
+                        std::is_sorted(times.bytes.begin(), times.bytes.end()),
+                    "expected ascending bytes, and the seconds of ", kCollectives, " collectives");
+  for (size_t i = 0; i < kCollectives; ++i) {
+    for (const json& one : seconds[i]) {
+      times.seconds[i].push_back(seconds_from(one));
+    }
+    check<ValueError>(times.seconds[i].size() == times.bytes.size(),
+                      "expected as many seconds as bytes");
+  }
+  return times;
+}
+
 json of_message(const MessageCost& cost) {
-  return {{"latency", cost.latency}, {"per_byte", cost.per_byte}};
+  return {{"latency", cost.latency},
+          {"overhead", cost.overhead},
+          {"per_byte", cost.per_byte},
+          {"add_per_byte", cost.add_per_byte}};
 }
 
 MessageCost message_from(const json& value) {
   return {.latency = seconds_from(value.at("latency")),
-          .per_byte = seconds_from(value.at("per_byte"))};
+          .overhead = seconds_from(value.at("overhead")),
+          .per_byte = seconds_from(value.at("per_byte")),
+          .add_per_byte = seconds_from(value.at("add_per_byte"))};
 }
 
 }  // namespace
+
+MessageCosts messages_of(const MachineCosts& costs, int64_t ranks_on_host) {
+  MessageCosts messages;
+  messages.network = costs.network.value_or(assumed_network());
+  for (const auto& [ranks, times] : costs.collectives) {
+    if (ranks.first == ranks_on_host) {
+      messages.on_host.emplace(ranks.second, times);
+    }
+  }
+  return messages;
+}
 
 std::string machine_name(const std::string& program) {
   return concat(processor_name(), "; ", name_of(cpu_level()), "; ", kernels::blas_flavour(), "; ",
@@ -113,10 +148,14 @@ std::string costs_json(const MachineCosts& costs) {
   for (const auto& [key, parts] : costs.parts) {
     all["parts"][key] = of_parts(parts);
   }
-  all["messages"] = json::object();
-  for (const auto& [key, cost] : costs.messages) {
-    all["messages"][key] = of_message(cost);
+  all["collectives"] = json::array();
+  for (const auto& [ranks, times] : costs.collectives) {
+    all["collectives"].push_back({{"ranks", ranks.first},
+                                  {"group", ranks.second},
+                                  {"bytes", times.bytes},
+                                  {"seconds", times.seconds}});
   }
+  all["network"] = costs.network ? of_message(*costs.network) : json();
   return all.dump(1) + "\n";
 }
 
@@ -133,9 +172,15 @@ MachineCosts costs_from(const json& all, const std::string& source) {
       place = concat("parts '", key, "'");
       costs.parts.emplace(key, parts_from(parts));
     }
-    for (const auto& [key, cost] : all.at("messages").items()) {
-      place = concat("messages '", key, "'");
-      costs.messages.emplace(key, message_from(cost));
+    for (const json& entry : all.at("collectives")) {
+      place = concat("collectives ", entry.dump());
+      costs.collectives.emplace(
+          std::pair(entry.at("ranks").get<int64_t>(), entry.at("group").get<int64_t>()),
+          collectives_from(entry));
+    }
+    place = "network";
+    if (!all.at("network").is_null()) {
+      costs.network = message_from(all.at("network"));
     }
     return costs;
   } catch (const std::exception& error) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "parallel_core/planning/costs/messages.h"
 #include "parallel_core/planning/costs/part_times.h"
@@ -13,9 +14,14 @@ namespace tapestry::planning {
 /// Measured times of one machine and one build of the program.
 struct MachineCosts {
   std::string machine;  ///< what they hold for: processor, CPU level, BLAS, program
-  std::map<std::string, PartTimes> parts;       ///< by ShareModel::key and how it was measured
-  std::map<std::string, MessageCost> messages;  ///< "host" or "network", and ranks
+  std::map<std::string, PartTimes> parts;  ///< by ShareModel::key and how it was measured
+  /// Between ranks of this machine: by the ranks of the job and of a group.
+  std::map<std::pair<int64_t, int64_t>, CollectiveTimes> collectives;
+  std::optional<MessageCost> network;  ///< between machines
 };
+
+/// What of these counts for a job of so many ranks on this machine.
+MessageCosts messages_of(const MachineCosts& costs, int64_t ranks_on_host);
 
 /// This processor, its cores, the CPU level and BLAS in use, and `program`, its version.
 std::string machine_name(const std::string& program);

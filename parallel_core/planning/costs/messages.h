@@ -1,26 +1,28 @@
-// What messages between ranks cost.
+// What messages between the ranks of a plan cost.
 #pragma once
 
 #include <cstdint>
+#include <map>
+
+#include "parallel_core/comm/collective_cost.h"
+#include "parallel_core/planning/costs/collective_times.h"
 
 namespace tapestry::planning {
 
-/// Seconds of a message: of its way, and per byte, one direction.
-struct MessageCost {
-  double latency = 5e-6;
-  double per_byte = 1e-10;
-};
+/// A network that nobody has measured: 10 Gbit/s, 20 us.
+inline MessageCost assumed_network() {
+  return {.latency = 20e-6, .overhead = 2e-6, .per_byte = 8e-10, .add_per_byte = 1e-10};
+}
 
 /// Between ranks of one machine, and of several.
 struct MessageCosts {
-  MessageCost host;
-  MessageCost network{.latency = 20e-6, .per_byte = 8e-10};
-  bool network_is_measured = false;
-};
+  MessageCost host = shared_memory_cost();
+  MessageCost network = assumed_network();
+  /// On one machine with so many ranks, by the size of the group: goes before `host`.
+  std::map<int64_t, CollectiveTimes> on_host = {};
 
-/// Collectives of so many ranks over tensors of so many bytes in all, as schedule.h has them.
-double all_gather_seconds(const MessageCost& cost, int64_t ranks, double bytes);
-double reduce_scatter_seconds(const MessageCost& cost, int64_t ranks, double bytes);
-double all_reduce_seconds(const MessageCost& cost, int64_t ranks, double bytes);
+  /// Of a tensor of so many bytes in a group of ranks, which lie on one host or on several.
+  double seconds(Collective collective, int64_t ranks, double bytes, bool leaves_host) const;
+};
 
 }  // namespace tapestry::planning

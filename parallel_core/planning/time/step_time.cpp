@@ -1,6 +1,7 @@
 #include "parallel_core/planning/time/step_time.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "parallel_core/config/layer_split.h"
 #include "parallel_core/config/model_matrices.h"
@@ -35,81 +36,107 @@ class Communication {
     if (p_.expert_model_parallel_size > 1 && is_moe_layer(config_.model_config, layer)) {
       time += experts();
     }
+    if (zero_level(config_) == 3) {
+      time += gathered_weights(layer);
+    }
     return time;
   }
 
-  // Of embeddings, and of the head with its loss.
-  PassTime end() const {
+  PassTime embedding() const { return tensor(); }
+
+  // With a loss over a vocabulary that is split: maximum, sum and the label's logit of each token.
+  PassTime head() const {
     PassTime time = tensor();
-    return {.forward = time.forward, .backward = time.backward};
+    time.forward += 3 * at_home(Collective::kAllReduce, p_.tensor_model_parallel_size, 4 * tokens_);
+    return time;
   }
 
   // Until the next stage has the hidden states.
   double message() const {
-    const MessageCost& cost = hosts_.count > 1 && layout_.ranks_of_stage() >= hosts_.ranks_on_host()
-                                  ? messages_.network
-                                  : messages_.host;
-    const double bytes = hidden_ * (p_.sequence_parallel ? 1.0 / tensor_ranks() : 1.0);
-    return cost.latency + bytes * cost.per_byte;
+    const bool leaves_host = hosts_.count > 1 && layout_.ranks_of_stage() >= hosts_.ranks_on_host();
+    return messages_.seconds(Collective::kMessage, p_.pipeline_model_parallel_size,
+                             hidden_ / (p_.sequence_parallel ? tensor_ranks() : 1.0), leaves_host);
   }
 
   // Of gradients and weights, of so many parameters, once a step.
   double data(double parameters) const {
-    const int64_t ranks = layout_.data_parallel_size * p_.context_parallel_size;
-    if (ranks < 2) {
-      return 0;
-    }
-    const bool leaves_host = layout_.ranks_of_stage() > hosts_.ranks_on_host() ||
-                             (hosts_.count > 1 && p_.pipeline_model_parallel_size == 1);
-    const MessageCost& cost = leaves_host ? messages_.network : messages_.host;
     const auto micro_batches = static_cast<double>(config_.dataset_config.micro_batch_num);
     const double gradients = 4 * parameters;
-    const double weights = element_ * parameters;
+    const double gather = among_copies(Collective::kAllGather, element_ * parameters);
     switch (zero_level(config_)) {
       case 0:
-        return all_reduce_seconds(cost, ranks, gradients);
+        return among_copies(Collective::kAllReduce, gradients);
       case 1:
-        return reduce_scatter_seconds(cost, ranks, gradients) +
-               all_gather_seconds(cost, ranks, weights);
+        return among_copies(Collective::kReduceScatter, gradients) + gather;
       case 2:
-        return micro_batches * reduce_scatter_seconds(cost, ranks, gradients) +
-               all_gather_seconds(cost, ranks, weights);
-      default:
-        return micro_batches * (reduce_scatter_seconds(cost, ranks, gradients) +
-                                2 * all_gather_seconds(cost, ranks, weights));
+        return micro_batches * among_copies(Collective::kReduceScatter, gradients) + gather;
+      default:  // weights are gathered where they are used
+        return micro_batches * among_copies(Collective::kReduceScatter, gradients);
     }
   }
 
-  // Of a step besides: sums of losses, norms and counts.
-  double small() const { return 6 * all_reduce_seconds(messages_.host, layout_.ranks(), 64); }
+  // Of a step besides: sums of losses, norms and counts, and whether somebody wants to stop.
+  double small() const {
+    constexpr double kSums = 6;
+    return kSums * messages_.seconds(Collective::kAllReduce, layout_.ranks(), 64, hosts_.count > 1);
+  }
 
  private:
   double tensor_ranks() const { return static_cast<double>(p_.tensor_model_parallel_size); }
 
-  PassTime tensor() const {
-    const int64_t ranks = p_.tensor_model_parallel_size;
-    const double once = all_reduce_seconds(messages_.host, ranks, hidden_);
-    const double more =
-        p_.sequence_parallel ? all_gather_seconds(messages_.host, ranks, hidden_) : 0;
-    return {.forward = once, .backward = once + more};
+  double at_home(Collective collective, int64_t ranks, double bytes) const {
+    return messages_.seconds(collective, ranks, bytes, /*leaves_host=*/false);
   }
 
+  // Between ranks with the same weights.
+  double among_copies(Collective collective, double bytes) const {
+    const bool leaves_host = layout_.ranks_of_stage() > hosts_.ranks_on_host() ||
+                             (hosts_.count > 1 && p_.pipeline_model_parallel_size == 1);
+    return messages_.seconds(collective, layout_.data_parallel_size * p_.context_parallel_size,
+                             bytes, leaves_host);
+  }
+
+  PassTime tensor() const {
+    const int64_t ranks = p_.tensor_model_parallel_size;
+    if (!p_.sequence_parallel) {
+      const double once = at_home(Collective::kAllReduce, ranks, hidden_);
+      return {.forward = once, .backward = once};
+    }
+    const double scatter = at_home(Collective::kReduceScatter, ranks, hidden_);
+    const double gather = at_home(Collective::kAllGather, ranks, hidden_);
+    return {.forward = scatter + gather, .backward = scatter + 2 * gather};
+  }
+
+  // Keys and values come a quarter of the groups at a time.
   PassTime context(int64_t layer) const {
     const LayerWidths widths =
         layer_widths(config_.model_config, layer, {.tensor = p_.tensor_model_parallel_size});
-    const double elements = tokens_ * static_cast<double>(p_.context_parallel_size) *
-                            static_cast<double>(widths.keys + widths.values);
-    const double gather =
-        all_gather_seconds(messages_.host, p_.context_parallel_size, elements * element_);
+    const auto turns = static_cast<double>(std::clamp<int64_t>(widths.groups, 1, 4));
+    const int64_t ranks = p_.context_parallel_size;
+    const double elements = tokens_ * static_cast<double>(ranks) *
+                            static_cast<double>(widths.keys + widths.values) / turns;
+    const double gather = turns * at_home(Collective::kAllGather, ranks, elements * element_);
     return {.forward = gather,
-            .backward = gather + reduce_scatter_seconds(messages_.host, p_.context_parallel_size,
-                                                        elements * 4)};
+            .backward = gather + turns * at_home(Collective::kReduceScatter, ranks, elements * 4)};
   }
 
   PassTime experts() const {
     const auto top = static_cast<double>(config_.model_config.moe.moe_router_topk);
     const double once =
-        2 * all_gather_seconds(messages_.host, p_.expert_model_parallel_size, hidden_ * top);
+        2 * at_home(Collective::kAllGather, p_.expert_model_parallel_size, hidden_ * top);
+    return {.forward = once, .backward = once};
+  }
+
+  // Each matrix for itself, in both passes.
+  PassTime gathered_weights(int64_t layer) const {
+    double once = 0;
+    for (const ModelMatrix& matrix : layer_matrices(config_.model_config, layer)) {
+      once += matrix.is_matrix()
+                  ? among_copies(Collective::kAllGather,
+                                 element_ * elements_on_rank(
+                                                matrix, {.tensor = p_.tensor_model_parallel_size}))
+                  : 0;
+    }
     return {.forward = once, .backward = once};
   }
 
@@ -172,7 +199,11 @@ StepTime step_time(const Layout& layout,
     sent.push_back(communication.layer(layer));
   }
   const Passes computing = passes_of(config, times.layers, times.before, times.after);
-  const Passes sending = passes_of(config, sent, communication.end(), communication.end());
+  const Passes sending = passes_of(config, sent, communication.embedding(), communication.head());
+  // What all ranks do at the same time shares the cores; what is measured so has that in it.
+  const double turns = std::max(
+      1.0, static_cast<double>(std::min(layout.ranks(), hosts.ranks_on_host())) / hosts.cores);
+  const double own_share = messages.on_host.empty() ? 1.0 : 1.0 / turns;
   PipelineWorkload work{
       .passes = computing,
       .micro_batches = config.dataset_config.micro_batch_num,
@@ -182,7 +213,7 @@ StepTime step_time(const Layout& layout,
   };
   for (size_t stage = 0; stage < sending.size(); ++stage) {
     for (size_t chunk = 0; chunk < sending[stage].size(); ++chunk) {
-      work.passes[stage][chunk] += sending[stage][chunk];
+      work.passes[stage][chunk] += sending[stage][chunk] * own_share;
     }
   }
   const MemoryEstimate memory = estimate_memory(config, layout.data_parallel_size);
@@ -192,9 +223,6 @@ StepTime step_time(const Layout& layout,
                           ? static_cast<double>(layout.data_parallel_size *
                                                 config.parallel_config.context_parallel_size)
                           : 1.0;
-  // What all ranks do at the same time shares the cores.
-  const double turns = std::max(
-      1.0, static_cast<double>(std::min(layout.ranks(), hosts.ranks_on_host())) / hosts.cores);
   const double update = (parameters / shares * times.update_per_parameter + times.fixed) * turns;
   const double shared = communication.data(parameters) + communication.small();
   StepTime step;

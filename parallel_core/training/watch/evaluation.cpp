@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "autograd/kernels/machine/exact.h"
+#include "autograd/ops/map.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/observer.h"

@@ -73,14 +73,14 @@ PrometheusLog::PrometheusLog(const AllConfig& config,
     m.tokens = before.tokens;
     m.samples = before.samples;
   });
-  const TelemetryConfig& telemetry = config.telemetry;
-  if (telemetry.prometheus || telemetry.prometheus_file) {
+  const TelemetryConfig& asked = config.telemetry;
+  if (asked.prometheus || asked.prometheus_file) {
     file_ = std::make_unique<telemetry::PeriodicFile>(
-        telemetry.prometheus_file.value_or(config.training_config.output_dir + "/metrics.prom"),
-        telemetry.prometheus_interval, [this] { return metrics_.exposition(); });
+        asked.prometheus_file.value_or(config.training_config.output_dir + "/metrics.prom"),
+        asked.prometheus_interval, [this] { return metrics_.exposition(); });
   }
-  if (telemetry.http_port) {
-    serve(telemetry);
+  if (asked.http_port) {
+    serve(asked);
   }
 }
 

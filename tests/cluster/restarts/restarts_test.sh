@@ -163,16 +163,22 @@ has_starts 1
 grep -q " starts:" "$scratch/whole.txt" && fail "a run that was started once has a table of starts"
 [[ "$(steps_in output/metrics.jsonl)" == "$(seq -s ' ' 12) " ]] || fail "the unbroken run has no 12 steps"
 
-# A rank is lost twice: each time from the newest checkpoint.
+# A rank is lost twice: each time from the newest checkpoint. The lock that the first one leaves is as if
+# its machine were gone.
 if scenario rank; then
   script at <<'SH'
-[[ $1 != 6 ]] || ! once six || lose_rank 1
+if [[ $1 == 6 ]] && once six; then
+  sed 's/^host: .*/host: far.away/; s/^boot_id: .*/boot_id: another/' output/run.lock >lock
+  cat lock >output/run.lock
+  lose_rank 1
+fi
 [[ $1 != 10 ]] || ! once ten || lose_rank 3
 SH
   RANKS=4 launch 5
   ends_with 0
   has_starts 3
   is_the_run
+  says "on host far.away, since"
   says "rank 1 on "
   says "was ended by signal 9 (Killed)"
   says "4 steps were computed twice, the last one is 12"
@@ -359,7 +365,7 @@ if [[ $1 == 10 ]] && once ten; then
   lose_rank 1
 fi
 SH
-  RANKS=2 launch 5 --set dataset_config.batch_size=2
+  RANKS=2 launch 5 --set dataset_config.batch_size=2 --set training_config.log_format=json
   ends_with 0
   has_starts 3
   is_the_run

@@ -157,6 +157,7 @@ class Cluster:
             PATH=os.environ.get("PATH", "") + ":" + SBIN,
             SLURM_CONF=str(self.folder / "slurm.conf"),
             TAPESTRY_CLUSTER=str(self.folder),
+            XDG_CACHE_HOME=str(self.folder / "cache"),
             OMPI_MCA_btl_tcp_if_include="lo",
             OMPI_MCA_oob_tcp_if_include="lo",
             OMPI_ALLOW_RUN_AS_ROOT="1",

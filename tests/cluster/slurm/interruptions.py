@@ -25,6 +25,27 @@ def warn(cluster, number, _output):
     cluster.run("scancel", "--batch", "--signal=USR1", str(number))
 
 
+def kill_rank(cluster, number, _output):
+    """The job's only rank is killed, for lack of memory for example; the script puts the job back."""
+    end_ranks(cluster, {"SLURM_JOB_ID": str(number)})
+
+
+def end_ranks(cluster, variables):
+    """Kills all processes pretrain_gpt that srun has started with these variables."""
+    wanted = {f"{name}={value}".encode() for name, value in variables.items()}
+    victims = []
+    for process in processes_of(cluster.folder):
+        with contextlib.suppress(OSError):
+            proc = pathlib.Path("/proc") / str(process)
+            words = set((proc / "environ").read_bytes().split(b"\0"))
+            is_task = any(word.startswith(b"SLURM_PROCID=") for word in words) and b"SLURM_STEP_ID=0" in words
+            if is_task and wanted <= words and "pretrain_gpt" in os.readlink(proc / "exe"):
+                os.kill(process, signal.SIGKILL)
+                victims.append(process)
+    if len(victims) != 1:
+        raise RuntimeError(f"not one rank with {variables}: {victims}")
+
+
 def lose_node(cluster, number, output):
     """The first node of the job, which has rank 0 and the batch script, is gone: nothing runs there any
     more, and the controller is told."""
@@ -83,4 +104,4 @@ def runs(cluster, number):
     return cluster.job(number)["JobState"] == "RUNNING"
 
 
-KINDS = {"requeue": requeue, "preempt": preempt, "warn": warn, "lose_node": lose_node}
+KINDS = {function.__name__: function for function in (requeue, preempt, warn, kill_rank, lose_node)}

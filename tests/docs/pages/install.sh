@@ -3,6 +3,8 @@ page docs/install.md
 small pretrain_gpt --set training_config.training_iters=2 --set training_config.eval_iters=1 \
   --set model_config.num_layers=1 --set dataset_config.batch_size=1
 
+runs 'pretrain_gpt --version'
+says 'CPU level'
 runs 'cmake --preset release'
 runs 'cmake --build build/release --target packages'
 unrunnable apt_get 'apt-get install ./tapestry_0.1.0_amd64.deb bible-kjv' \

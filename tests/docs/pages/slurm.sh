@@ -17,8 +17,14 @@ start_cluster() {
   done
   # shellcheck source=/dev/null
   source "$cluster.out"
+  rm "$cluster.out"
+  cluster_process=$!
   export OMPI_MCA_btl_tcp_if_include=lo
   unset OMPI_MCA_orte_tmpdir_base
+}
+stop_cluster() {
+  exec {hold_cluster}>&-
+  wait "$cluster_process"
 }
 [[ -n "$skipped" || -n "$entry" ]] || start_cluster
 
@@ -45,6 +51,7 @@ runs 'pretrain_gpt --version'
 says 'MPI:'
 runs 'srun --mpi=list'
 says 'pmix'
+# This is job 2.
 runs 'srun --nodes=2 --ntasks=2 --cpus-per-task=1 --mpi=pmix pretrain_gpt --config_path my.yaml --overwrite'
 says 'rank 1: host '
 
@@ -53,18 +60,19 @@ runs 'scontrol update jobid=42 StartTime=now+3seconds' 42=1
 prepare ended 1
 prepare grep -q 'job 1, start 2' pretrain-1.log
 
-prepare scontrol requeue 1
-runs 'scontrol update jobid=42 NumNodes=4-4 NumTasks=4 NumCPUs=4' 42=1
-prepare bash -c 'scontrol show job 1 | grep NumNodes=4'
-prepare scancel 1
+prepare sbatch --hold --nodes=2 examples/slurm/pretrain.sbatch my.yaml
+runs 'scontrol update jobid=42 NumNodes=4-4 NumTasks=4 NumCPUs=4' 42=3
+prepare bash -c 'scontrol show job 3 | grep "NumNodes=4-4 NumCPUs=4 NumTasks=4"'
+prepare scancel 3
 
 runs 'sbatch --array=1-4 examples/slurm/sweep.sbatch my.yaml examples/slurm/sweep.txt'
 runs 'squeue --me --array'
 says 'sweep'
-prepare ended 2
-leaves sweep/1/checkpoint/step_00000003 sweep/4/checkpoint/step_00000003 sweep-2_3.log
+prepare ended 4
+leaves sweep/1/checkpoint/step_00000003 sweep/4/checkpoint/step_00000003 sweep-4_3.log
 runs 'pretrain_gpt --plot sweep/1 sweep/2 sweep/3 sweep/4'
 says 'training'
 
 unrunnable drill 'scripts/slurm_drill.sh --interruptions 20' \
-  'takes five minutes; the test cluster.slurm does eight of them' has_options scripts/slurm_drill.sh --help -- --interruptions
+  'takes five minutes; the test cluster.slurm does nine of them' has_options scripts/slurm_drill.sh --help -- --interruptions
+[[ -n "$skipped" || -n "$entry" ]] || stop_cluster

@@ -209,7 +209,13 @@ TEST(MemoryEstimate, WhatDataParallelRanksShareOut) {
   const int64_t ranks = 8;
   AllConfig config = plain_7b();
   const MemoryEstimate whole = estimate_memory(config);
-  EXPECT_EQ(estimate_memory(config, ranks).total(), whole.total());
+  const MemoryEstimate replica = estimate_memory(config, ranks);
+  EXPECT_EQ(replica.parameters, whole.parameters);
+  EXPECT_EQ(replica.weight_copies, whole.weight_copies);
+  EXPECT_EQ(replica.gradients, whole.gradients);
+  EXPECT_EQ(replica.optimizer, whole.optimizer);
+  EXPECT_EQ(replica.activations, whole.activations);
+  EXPECT_GT(replica.process, whole.process);
   config.training_config.bucket_size = 1'000'000;
   const auto with_level = [&](const char* level) {
     config.parallel_config.zero_level = level;

@@ -11,7 +11,11 @@ StepMemory two_layers() {
   const LayerMemory layer{.kept = 10, .transient = 3, .workspace = 5, .gradients = 100};
   step.chunks = {{.layers = {layer, layer}, .kept = 1, .first_gradients = 1000}};
   step.has_head = true;
-  step.head = {.kept = 2, .forward = 50, .backward = 4, .gradient = 300, .in_forward = true,
+  step.head = {.kept = 2,
+               .forward = 50,
+               .backward = 4,
+               .gradient = 300,
+               .in_forward = true,
                .is_given = true};
   step.gradients = 1500;
   return step;
@@ -19,8 +23,8 @@ StepMemory two_layers() {
 
 TEST(StepMemory, GradientsTakeTheRoomOfActivations) {
   StepMemory step = two_layers();
-  // All gradients, and what is kept in front of the first layer.
-  EXPECT_EQ(most_at_once(step).bytes, 1500 + 1);
+  // All gradients, and in an evaluation then the values of one layer.
+  EXPECT_EQ(most_at_once(step).bytes, 1500 + 1 + 10 + 3);
   step.chunks[0].first_gradients = 0;
   step.gradients = 500;
   step.head.forward = 700;
@@ -68,7 +72,7 @@ TEST(StepMemory, StagesKeepWhatIsInFlight) {
   const StepPeak four = most_at_once(step);
   EXPECT_EQ(four.passes, 4);
   EXPECT_EQ(four.bytes, 3 * 21 + 200 + 3 + 5);  // the second, with three that are left
-  step.pipeline.micro_batches = 8;  // a fifth follows the first gradients
+  step.pipeline.micro_batches = 8;              // a fifth follows the first gradients
   EXPECT_EQ(most_at_once(step).bytes, 4 * 21 + 200 + 3 + 5);
 }
 

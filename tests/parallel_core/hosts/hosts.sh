@@ -85,3 +85,7 @@ slow_link() { # HOST RATE, as tc has it
   tc qdisc replace dev "to_$1" root tbf rate "$2" burst 16k latency 10s
   nsenter -t "$(cat "$hosts/$1")" --net tc qdisc replace dev eth0 root tbf rate "$2" burst 16k latency 10s
 }
+mend_speed() {
+  tc qdisc delete dev "to_$1" root
+  nsenter -t "$(cat "$hosts/$1")" --net tc qdisc delete dev eth0 root
+}

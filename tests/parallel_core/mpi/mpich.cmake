@@ -48,12 +48,23 @@ function(tapestry_mpich_tests)
       $<TARGET_FILE:pretrain_gpt> $<TARGET_FILE:pretrain_gpt.mpich>
       "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt.sh")
     list(APPEND tests examples.gpt.mpich)
+    set(on_mpich "${mpirun}" $<TARGET_FILE:pretrain_gpt.mpich>)
   endif()
+  set(tapestry_on_mpich ${on_mpich} PARENT_SCOPE)
   foreach(test IN LISTS tests)
     tapestry_mpi_properties(${test})
   endforeach()
 endfunction()
 
 if(TAPESTRY_MPI STREQUAL "openmpi")
+  set(tapestry_on_mpich "")  # how ranks on MPICH are started, and what runs there
   tapestry_mpich_tests()
+  if(TARGET pretrain_gpt)
+    add_test(NAME parallel_core.hosts COMMAND
+      bash "${CMAKE_CURRENT_SOURCE_DIR}/parallel_core/hosts/hosts_test.sh" "${MPIEXEC_EXECUTABLE}"
+      $<TARGET_FILE:pretrain_gpt> $<TARGET_FILE:test.misbehave>
+      "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt_tiny.yaml"
+      ${tapestry_on_mpich})
+    set_tests_properties(parallel_core.hosts PROPERTIES LABELS cluster TIMEOUT 900 SKIP_RETURN_CODE 77)
+  endif()
 endif()

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/planning/costs/costs_file.h"
 #include "parallel_core/planning/costs/measure_parts.h"
 #include "parallel_core/planning/costs/part_timer.h"
@@ -25,7 +26,9 @@ MachineCosts some_costs() {
   parts.update = 5;
   parts.fixed = 6;
   parts.parameters = 7e9;
-  costs.messages["host 2"] = {.latency = 1e-6, .per_byte = 1.0 / 3};
+  costs.collectives[{4, 2}] = {.bytes = {64, 4096},
+                               .seconds = {{{1e-5, 2e-5}, {3e-5, 4e-5}, {1, 2}, {1.0 / 3, 5}}}};
+  costs.network = {.latency = 1e-6, .overhead = 1e-7, .per_byte = 1.0 / 3, .add_per_byte = 2};
   return costs;
 }
 
@@ -38,7 +41,11 @@ TEST(CostsFile, ComesBackAsItWas) {
   EXPECT_EQ(remark, "");
   EXPECT_EQ(costs_json(read), costs_json(some_costs()));
   EXPECT_EQ(read.parts.begin()->second.layers.front().attention.backward, 0.0625);
-  EXPECT_EQ(read.messages.at("host 2").per_byte, 1.0 / 3);
+  EXPECT_EQ(read.collectives, some_costs().collectives);
+  EXPECT_EQ(read.network.value().per_byte, 1.0 / 3);
+  EXPECT_EQ(messages_of(read, 4).on_host.at(2).of(Collective::kMessage, 64), 1.0 / 3);
+  EXPECT_THAT(messages_of(read, 2).on_host, IsEmpty());
+  EXPECT_EQ(messages_of(read, 2).network.add_per_byte, 2);
 }
 
 TEST(CostsFile, OfAnotherMachineOrTornIsMeasuredAnew) {
@@ -63,6 +70,29 @@ TEST(CostsFile, OfAnotherMachineOrTornIsMeasuredAnew) {
     EXPECT_THAT(remark, Says("costs.json ... anew"));
   }
   EXPECT_THAT(save_costs(some_costs(), dir.file("costs.json/below.json")), HasSubstr("not kept"));
+}
+
+TEST(CollectiveTimes, LieBetweenThoseThatAreMeasured) {
+  const CollectiveTimes times{.bytes = {100, 10'000},
+                              .seconds = {{{1, 100}, {1, 1}, {1, 1}, {1, 1}}}};
+  EXPECT_DOUBLE_EQ(times.of(Collective::kAllReduce, 10), 1);
+  EXPECT_DOUBLE_EQ(times.of(Collective::kAllReduce, 100), 1);
+  EXPECT_DOUBLE_EQ(times.of(Collective::kAllReduce, 1000), 10);
+  EXPECT_DOUBLE_EQ(times.of(Collective::kAllReduce, 20'000), 200);
+  EXPECT_DOUBLE_EQ(times.of(Collective::kAllGather, 1000), 1);
+}
+
+TEST(CollectiveTimes, AreMeasuredInGroups) {
+  std::vector<CollectiveTimes> found(4);
+  run_thread_ranks(4, [&](const std::shared_ptr<ProcessGroup>& world) {
+    found[static_cast<size_t>(world->rank())] = measure_collectives(*world, 2);
+  });
+  EXPECT_EQ(found[0], found[3]);
+  EXPECT_GT(found[0].bytes.size(), 3);
+  for (const std::vector<double>& seconds : found[0].seconds) {
+    EXPECT_EQ(seconds.size(), found[0].bytes.size());
+    EXPECT_GT(seconds.back(), 0);
+  }
 }
 
 TEST(ShareModel, HasTheSizesOfARank) {

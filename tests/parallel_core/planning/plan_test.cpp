@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr MessageCost kFree{.latency = 0, .per_byte = 0};
-constexpr MessageCost kDear{.latency = 1e-2, .per_byte = 1e-6};
+constexpr MessageCost kFree{};
+constexpr MessageCost kDear{.latency = 0.1};
 
 Plan plan_of(const AllConfig& config, const PlanOptions& asked, const MessageCost& cost) {
   return make_plan(config, asked, even_times, {.host = cost, .network = cost});

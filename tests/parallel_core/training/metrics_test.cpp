@@ -52,10 +52,9 @@ TEST(MetricsLine, HasTheKeysAndEveryDigit) {
       keys_of(json),
       ::testing::ElementsAre("step", "epoch", "loss", "grad_norm", "lr", "loss_tokens", "tokens",
                              "step_time_ms", "peak_bytes", "finite", "loss_scale", "memory"));
-  EXPECT_THAT(
-      keys_of(json["memory"]),
-      ::testing::ElementsAre("parameters", "gradients", "optimizer", "activations", "workspace",
-                             "process"));
+  EXPECT_THAT(keys_of(json["memory"]),
+              ::testing::ElementsAre("parameters", "gradients", "optimizer", "activations",
+                                     "workspace", "process"));
   EXPECT_EQ(json["memory"]["process"]["current_bytes"], 70);
   EXPECT_EQ(json["memory"]["process"]["peak_bytes"], 80);
   EXPECT_EQ(json["memory"]["process"]["reserved_bytes"], 60);
