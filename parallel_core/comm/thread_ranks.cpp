@@ -3,7 +3,6 @@
 #include <exception>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -68,11 +67,11 @@ void run_thread_ranks(int world_size,
     for (const std::shared_ptr<Communicator>& communicator : communicators) {
       threads.emplace_back(rank_of(communicator));
     }
-  } catch (const std::system_error& error) {
-    const std::string reason =
-        concat("run_thread_ranks: the system has no thread for rank ", threads.size(), " of ",
-               world_size, " (", error.what(), "); its limits are ulimit -u, ulimit -v and, of a "
-               "control group, pids.max");
+  } catch (const std::exception& error) {  // no thread, or no memory for one
+    const std::string reason = concat("run_thread_ranks: the system has no thread for rank ",
+                                      threads.size(), " of ", world_size, " (", error.what(),
+                                      "); its limits are ulimit -u, ulimit -v and, of a "
+                                      "control group, pids.max");
     {
       const std::scoped_lock lock(mutex);
       first_error = std::make_exception_ptr(RuntimeError(reason));

@@ -170,8 +170,8 @@ TEST(Disagreement, ARankThatHasFinishedAndWasNeverTalkedTo) {
       world.receive(zeros({4}), 1);
     }
   });
-  EXPECT_THAT(texts.back(),
-              AllOf(HasSubstr("rank 2"), HasSubstr("receive #0 of world"), HasSubstr("has finished")));
+  EXPECT_THAT(texts.back(), AllOf(HasSubstr("rank 2"), HasSubstr("receive #0 of world"),
+                                  HasSubstr("has finished")));
 }
 
 TEST(Deadlock, AMessageThatNobodySends) {

@@ -45,8 +45,8 @@ TEST(EqualConfigurations, KindsOfRanksAreNamedOnce) {
 }
 
 TEST(EqualConfigurations, ThreadsMayDiffer) {
-  const auto texts = said(
-      3, [](AllConfig& config, int rank) { config.training_config.num_threads = rank + 1; });
+  const auto texts =
+      said(3, [](AllConfig& config, int rank) { config.training_config.num_threads = rank + 1; });
   EXPECT_THAT(texts, Each(""));
 }
 
