@@ -12,6 +12,7 @@
 
 #include "autograd/tensor/factory.h"
 #include "parallel_core/comm/distributed.h"
+#include "parallel_core/comm/measure_messages.h"
 
 namespace tapestry {
 namespace {
@@ -30,6 +31,19 @@ double median_microseconds(ProcessGroup& world, int calls, const std::function<v
   times.erase(times.begin(), times.begin() + 2);
   std::nth_element(times.begin(), times.begin() + calls / 2, times.end());
   return times[static_cast<size_t>(calls / 2)];
+}
+
+// The costs of a message, as predictions take them (parallel_core/comm/collective_cost.h).
+void print_costs(ProcessGroup& world) {
+  const MessageCost cost = measure_messages(world);
+  if (world.rank() == 0) {
+    std::cout << "latency us | overhead us | ns a byte (GB/s) | ns a byte added (GB/s)\n"
+              << std::fixed << std::setprecision(2) << cost.latency * 1e6 << " | "
+              << cost.overhead * 1e6 << " | " << std::setprecision(3) << cost.per_byte * 1e9 << " ("
+              << std::setprecision(1) << 1e-9 / cost.per_byte << ") | " << std::setprecision(3)
+              << cost.add_per_byte * 1e9 << " (" << std::setprecision(1) << 1e-9 / cost.add_per_byte
+              << ")\n\n";
+  }
 }
 
 void measure(ProcessGroup& world) {
@@ -81,6 +95,7 @@ int main(int argc, char** argv) {
       std::cerr << "comm_bench: one rank has nobody to talk to; start it with mpirun -n 2\n";
       return 2;
     }
+    tapestry::print_costs(*job.world());
     tapestry::measure(*job.world());
     job.finish();
     return 0;

@@ -32,6 +32,8 @@ target_compile_options(tapestry_options INTERFACE
   $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=786432>
   # ccache sees which precompiled header an object was made with.
   $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
+  # The places of ops have the names of sources as they are in the project, wherever it was built.
+  -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=
   # A fused multiply-add would change ties in data blends; the kernels in isa/ ask for it.
   $<$<NOT:$<BOOL:$<TARGET_PROPERTY:TAPESTRY_FUSE_MULTIPLY_ADD>>>:-ffp-contract=off>)
 if(TAPESTRY_SANITIZE)

@@ -34,8 +34,8 @@ function(tapestry_resolve_components names out)
 endfunction()
 
 # Finds what the component links, as imported targets, and sets `missing_out` to the Debian packages
-# of what is not there. USE_OPENMP says whether the library was built with OpenMP. A macro: what
-# find_package sets is the caller's.
+# of what is not there. USE_OPENMP says whether the library was built with OpenMP, TAPESTRY_MPI with
+# which MPI. A macro: what find_package sets is the caller's.
 macro(tapestry_find_component_dependencies component use_openmp missing_out)
   set(${missing_out} "")
   if("${component}" STREQUAL "autograd")
@@ -58,7 +58,8 @@ macro(tapestry_find_component_dependencies component use_openmp missing_out)
       tapestry_find_by_pkg_config(${missing_out} ${library})
     endforeach()
   elseif("${component}" STREQUAL "parallel_core")
-    tapestry_find_dependency(${missing_out} libopenmpi-dev MPI COMPONENTS CXX)
+    include("${TAPESTRY_COMPONENTS_DIR}/TapestryMpi.cmake")
+    tapestry_find_mpi(${TAPESTRY_MPI} ${missing_out})
     tapestry_find_dependency(${missing_out} libyaml-cpp-dev yaml-cpp)
     tapestry_find_dependency(${missing_out} libspdlog-dev spdlog)
   endif()

@@ -9,20 +9,20 @@ set(TAPESTRY_CMAKE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/Tapestry")
 foreach(component IN LISTS TAPESTRY_BUILT_COMPONENTS)
   tapestry_component_targets(${component} targets)
   install(TARGETS ${targets} EXPORT TapestryTargets-${component}
-    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT development)
   set(folders ${component})
   get_property(layers GLOBAL PROPERTY TAPESTRY_LAYERS_OF_${component})
   list(FILTER layers EXCLUDE REGEX "^${component}(/|$)")  # those that come with it from elsewhere
   foreach(folder IN LISTS folders layers)
     install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}/"
-      DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tapestry/${folder}"
+      DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tapestry/${folder}" COMPONENT development
       FILES_MATCHING PATTERN "*.h" PATTERN "isa" EXCLUDE)
   endforeach()
   install(EXPORT TapestryTargets-${component} NAMESPACE Tapestry::
-    DESTINATION "${TAPESTRY_CMAKE_DIR}")
+    DESTINATION "${TAPESTRY_CMAKE_DIR}" COMPONENT development)
 endforeach()
 install(FILES "${PROJECT_SOURCE_DIR}/tapestry.h"
-  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tapestry")
+  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tapestry" COMPONENT development)
 
 # The programs, with the script that starts ranks and the presets that it looks for. Alone, where only
 # the target `programs` is built: cmake --install BUILD --component programs
@@ -32,6 +32,12 @@ if(programs)
   install(PROGRAMS "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt.sh"
     DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT programs)
   file(GLOB presets "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt_*.yaml")
+  # What pretrain_gpt.sh --restarts and batch scripts use; it is no program for the PATH.
+  install(PROGRAMS "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt_restarts.sh"
+    DESTINATION "${CMAKE_INSTALL_DATADIR}/tapestry" COMPONENT programs)
+  # Jobs for Slurm, submitted as they stand: sbatch PREFIX/share/tapestry/slurm/pretrain.sbatch
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples/slurm/" DESTINATION "${CMAKE_INSTALL_DATADIR}/tapestry/slurm"
+    USE_SOURCE_PERMISSIONS COMPONENT programs)
   install(FILES ${presets} DESTINATION "${CMAKE_INSTALL_DATADIR}/tapestry" COMPONENT programs)
   install(CODE "set(tapestry_programs \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\")" COMPONENT programs)
   install(SCRIPT "${CMAKE_CURRENT_LIST_DIR}/TapestryPathLine.cmake" COMPONENT programs)
@@ -46,4 +52,5 @@ install(FILES
   "${PROJECT_BINARY_DIR}/TapestryConfigVersion.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/TapestryBlas.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/TapestryComponents.cmake"
-  DESTINATION "${TAPESTRY_CMAKE_DIR}")
+  "${PROJECT_SOURCE_DIR}/cmake/TapestryMpi.cmake"
+  DESTINATION "${TAPESTRY_CMAKE_DIR}" COMPONENT development)

@@ -144,9 +144,11 @@ std::vector<ParallelAxis> expert_axes(const std::vector<ParallelAxis>& axes,
 }
 
 Group make_group(ProcessGroup& world, const std::string& axes, const std::vector<int>& ranks) {
+  constexpr size_t kNamed = 8;  // of more, the first two and the last show the pattern
   std::string name = axes;
-  for (const int rank : ranks) {
-    name += "-" + std::to_string(rank);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const bool is_named = ranks.size() <= kNamed || i < 2 || i + 1 == ranks.size();
+    name += is_named ? "-" + std::to_string(ranks[i]) : std::string(i == 2 ? "-.." : "");
   }
   return world.new_group(ranks, name);
 }

@@ -51,7 +51,8 @@ void destroy_model_parallel();
 
 // Everything below: RuntimeError before initialize_model_parallel.
 
-// Groups of the calling rank. Their names are those of their axes and ranks, "dp-0-2-4-6".
+// Groups of the calling rank. Their names are those of their axes and ranks, "dp-0-2-4-6";
+// of more than eight ranks "dp-0-2-..-126".
 ProcessGroup& get_world_group();
 ProcessGroup& get_tensor_model_parallel_group();
 ProcessGroup& get_pipeline_model_parallel_group();

@@ -1,12 +1,13 @@
 # shellcheck shell=bash
-# Shared by quickstart.sh and test.sh, which source it: installs what is missing from packages.txt,
-# configures and builds. Everything may be run again at any time. What the commands print goes to a log;
-# the terminal shows a line for each of them.
+# Shared by quickstart.sh and test.sh, which source it: installs what is missing of packages.txt (tests:
+# of packages-test.txt, too), configures and builds. Everything may be run again at any time. What the
+# commands print goes to a log; the terminal shows a line for each of them.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd && echo .)"
 root="${root%$'\n.'}"  # $() alone would take a line break off the name
 readonly root
 readonly build="$root/build/release"
+packages=(packages.txt) # lists, to which the script that sources this may add
 cpu_levels="" # of the kernels, where the script that sources this says so: see configure
 readonly mib_per_job=1792  # what a compiler process takes at most
 log="$root/build/$(basename "$0" .sh).log"
@@ -103,7 +104,7 @@ phase() {
 }
 
 # missing_packages [PACKAGE...]: those that are not installed, one a line; without arguments, those of
-# packages.txt.
+# the lists in `packages`.
 missing_packages() {
   local package
   while read -r package; do
@@ -111,7 +112,7 @@ missing_packages() {
       echo "$package"
     fi
   done < <(if (($# > 0)); then printf '%s\n' "$@"; else
-    sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$root/packages.txt"
+    (cd "$root" && sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "${packages[@]}")
   fi)
 }
 

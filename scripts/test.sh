@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up as quickstart.sh does, builds everything, runs all tests. Arguments go to ctest, for
+# Sets up as quickstart.sh does, with packages-test.txt, builds everything, runs all tests. Arguments go to ctest, for
 # example -R autograd or -LE slow. Exits as ctest does.
 set -euo pipefail
 if [[ "${1:-}" == -h || "${1:-}" == --help ]]; then  # what stands above
@@ -10,6 +10,8 @@ fi
 # shellcheck source-path=SCRIPTDIR source=setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 # shellcheck disable=SC2034  # setup.sh reads it
+packages+=(packages-test.txt)
+# shellcheck disable=SC2034
 cpu_levels=all # each is tested where the processor has it
 start_log
 announce 40

@@ -104,6 +104,8 @@ std::vector<CpuLevel> levels_under_test() {
   return levels;
 }
 
+bool only_bfloat16_is_new() { return asked_level() > CpuLevel::kAvx512; }
+
 }  // namespace tapestry
 
 int main(int argc, char** argv) {

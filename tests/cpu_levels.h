@@ -13,6 +13,10 @@ namespace tapestry {
 /// The level that --cpu_level names; without it all up to the one in use, lowest first.
 std::vector<CpuLevel> levels_under_test();
 
+/// Whether this is the run at a level above avx512 (--cpu_level), which differs from that one in
+/// products of bfloat16 alone: whatever computes in float32 has run the same loops there.
+bool only_bfloat16_is_new();
+
 /// All levels with fused multiply-adds that the processor and the build have; elsewhere than on
 /// x86-64 the only level.
 inline std::vector<CpuLevel> fused_cpu_levels() {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -14,8 +15,25 @@ namespace tapestry {
 namespace {
 
 // Addresses cost nothing until they are used; where they are limited, half as many are tried.
-constexpr int64_t kRegionBytes = int64_t{1} << 38;
+constexpr int64_t kLargestRegion = int64_t{1} << 38;
+constexpr int64_t kSmallestRegion = int64_t{1} << 30;
 constexpr int64_t kHugePage = int64_t{2} << 20;
+// What all arenas of the process may reserve ahead: half of the 47 bits that it can address. The
+// rest is for files, stacks and everybody else.
+constexpr int64_t kReservable = int64_t{1} << 46;
+
+std::atomic<int64_t>& reserved_by_all() {
+  static std::atomic<int64_t> bytes{0};
+  return bytes;
+}
+
+// The same share of what is left for each: a process of one rank has the largest for its first
+// ones, and the arenas of thousands of thread ranks come out with all of it.
+int64_t next_region_bytes() {
+  constexpr int64_t kShares = kReservable / kLargestRegion;
+  const int64_t share = (kReservable - reserved_by_all()) / kShares / kHugePage * kHugePage;
+  return std::max(share, kSmallestRegion);
+}
 
 int64_t rounded_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -41,6 +59,7 @@ Arena::~Arena() {
   for (const Region& region : regions_) {
     permit(region.base, static_cast<int64_t>(region.top - region.base));
     munmap(pointer(region.base), region.end - region.base);
+    reserved_by_all() -= static_cast<int64_t>(region.end - region.base);
   }
 }
 
@@ -76,7 +95,7 @@ Arena::Region* Arena::region_with_room(int64_t bytes) {
     }
   }
   const int64_t least = rounded_up(bytes, kHugePage) + kHugePage;
-  for (int64_t size = std::max(kRegionBytes, least); size >= least; size /= 2) {
+  for (int64_t size = std::max(next_region_bytes(), least); size >= least; size /= 2) {
     void* base = mmap(nullptr, static_cast<size_t>(size), PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) {
@@ -84,6 +103,7 @@ Arena::Region* Arena::region_with_room(int64_t bytes) {
     }
     // Advice only: where huge pages are off the blocks work all the same.
     madvise(base, static_cast<size_t>(size), MADV_HUGEPAGE);
+    reserved_by_all() += size;
     const auto begin = reinterpret_cast<Address>(base);
     regions_.push_back({begin, begin, begin + static_cast<Address>(size)});
     return &regions_.back();

@@ -8,6 +8,7 @@
 #include "autograd/tensor/error.h"
 #include "examples/gpt/accuracy_commands.h"
 #include "examples/gpt/command_line.h"
+#include "examples/gpt/option_tables.h"
 #include "parallel_core/config/schema/schema.h"
 #include "parallel_core/training/program.h"
 
@@ -36,6 +37,17 @@ std::string help_text() {
   return text + "\n`accuracy COMMAND --help` lists what a command takes; see docs/accuracy.md.\n";
 }
 
+// {"page": ..., "options": [], "commands": [{"name", "doc"}, ...]}; each command has tables of its
+// own.
+std::string command_tables() {
+  nlohmann::ordered_json tables =
+      tables_of(help_text(), boost::program_options::options_description());
+  for (const AccuracyCommand& command : kCommands) {
+    tables["commands"].push_back({{"name", command.name}, {"doc", command.summary}});
+  }
+  return tables_text(tables);
+}
+
 const AccuracyCommand& command_named(const std::string& name) {
   std::vector<std::string_view> names;
   for (const AccuracyCommand& command : kCommands) {
@@ -60,6 +72,10 @@ int run_accuracy(std::vector<std::string> words) {
   check<ValueError>(!words.empty(), "a command is needed; --help lists them");
   const std::string name = words.front();
   if (name == "--help" || name == "-h" || name == "help") {
+    if (words.size() > 1 && words[1] == kTablesTopic) {
+      print_result(command_tables());
+      return kFinished;
+    }
     if (words.size() > 1) {  // accuracy --help curves
       return command_named(words[1]).run({"--help"});
     }
@@ -77,9 +93,10 @@ int run_accuracy(std::vector<std::string> words) {
 void add_report_options(boost::program_options::options_description& options,
                         accuracy::ReportFiles& files) {
   namespace po = boost::program_options;
-  options.add_options()("help,h", "print this text")("json", po::value(&files.json),
+  options.add_options()("help,h", "print this text")("json",
+                                                     po::value(&files.json)->value_name("FILE"),
                                                      "also write the verdict as JSON to this file")(
-      "html", po::value(&files.html), "also write it as a page to this file");
+      "html", po::value(&files.html)->value_name("FILE"), "also write it as a page to this file");
 }
 
 void print_help(const boost::program_options::options_description& options,

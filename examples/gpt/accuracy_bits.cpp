@@ -66,8 +66,9 @@ int accuracy_compare_bits(std::vector<std::string> words) {
       "not return. Exit code 0 if all hashes are equal, 1 if not, 2 if there is nothing to "
       "compare.",
       help_columns());
-  options.add_options()("rows", po::value(&rows)->default_value(rows), "parameters in the table")(
-      "no_rerun", po::bool_switch(), "compare the recorded hashes alone")(
+  options.add_options()("rows", po::value(&rows)->default_value(rows)->value_name("N"),
+                        "parameters in the table")("no_rerun", po::bool_switch(),
+                                                   "compare the recorded hashes alone")(
       "program-a", po::value(&program_a)->value_name("PROGRAM"),
       "pretrain_gpt that runs the first side again, where another build of it is to")(
       "program-b", po::value(&program_b)->value_name("PROGRAM"), "that of the second side");

@@ -27,9 +27,10 @@ int accuracy_checklist(std::vector<std::string> words) {
       "differs "
       "but for rounding, 1 if something does",
       help_columns());
-  options.add_options()("data_parallel_size", po::value(&ranks)->default_value(ranks),
+  options.add_options()("data_parallel_size",
+                        po::value(&ranks)->default_value(ranks)->value_name("N"),
                         "data-parallel ranks of OURS")(
-      "other_data_parallel_size", po::value(&other_ranks),
+      "other_data_parallel_size", po::value(&other_ranks)->value_name("N"),
       "those of OTHER, where it is a configuration of pretrain_gpt (default: those of OURS)");
   add_report_options(options, files);
   if (const auto topic = take_help(words)) {

@@ -30,12 +30,12 @@ int accuracy_compare(std::vector<std::string> words) {
       "--measure_rounding makes. See docs/dump.md. `accuracy compare --bits RUN RUN` compares two "
       "runs in exact mode; --bits --help lists its options.",
       help_columns());
-  options.add_options()("map", po::value(&map),
+  options.add_options()("map", po::value(&map)->value_name("FILE"),
                         "YAML or JSON file of expressions and texts: names in OTHER, and what they "
                         "are in OURS")(
-      "multiple", po::value(&compare.multiple)->default_value(compare.multiple),
+      "multiple", po::value(&compare.multiple)->default_value(compare.multiple)->value_name("X"),
       "of the movement by rounding that is allowed")(
-      "rows", po::value(&rows)->default_value(rows),
+      "rows", po::value(&rows)->default_value(rows)->value_name("N"),
       "tensors in the table, those with the largest shares of their bounds");
   add_report_options(options, files);
   if (const auto topic = take_help(words)) {

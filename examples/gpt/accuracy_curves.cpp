@@ -37,21 +37,29 @@ int accuracy_curves(std::vector<std::string> words) {
       "(1).",
       help_columns());
   options.add_options()(
-      "loss_bound", po::value(&curves.loss.bound)->default_value(curves.loss.bound, "0.03"),
+      "loss_bound",
+      po::value(&curves.loss.bound)->default_value(curves.loss.bound, "0.03")->value_name("X"),
       "differences of the loss stay below this; with a learning rate of 0: 0.001")(
-      "jump_bound", po::value(&curves.loss.jump)->default_value(curves.loss.jump, "0.05"),
+      "jump_bound",
+      po::value(&curves.loss.jump)->default_value(curves.loss.jump, "0.05")->value_name("X"),
       "the smallest jump of the loss that counts")(
-      "close_bound", po::value(&curves.loss.close)->default_value(curves.loss.close, "0.01"),
+      "close_bound",
+      po::value(&curves.loss.close)->default_value(curves.loss.close, "0.01")->value_name("X"),
       "share of the reference's loss below which the end is close")(
       "norm_bound",
-      po::value(&curves.grad_norm.bound)->default_value(curves.grad_norm.bound, "0.05"),
+      po::value(&curves.grad_norm.bound)
+          ->default_value(curves.grad_norm.bound, "0.05")
+          ->value_name("X"),
       "differences of gradient norms stay below this share of the reference's norm")(
       "significance",
-      po::value(&curves.loss.significance)->default_value(curves.loss.significance, "5"),
+      po::value(&curves.loss.significance)
+          ->default_value(curves.loss.significance, "5")
+          ->value_name("X"),
       "standard errors from which on a mean difference is one-sided")(
-      "window", po::value(&window)->default_value(window),
+      "window", po::value(&window)->default_value(window)->value_name("N"),
       "steps over which means are taken; fewer where there are not eight times as many")(
-      "csv", po::value(&table), "also write the differences of each step to this file");
+      "csv", po::value(&table)->value_name("FILE"),
+      "also write the differences of each step to this file");
   add_report_options(options, files);
   if (const auto topic = take_help(words)) {
     print_help(options, *topic);

@@ -9,6 +9,7 @@
 #include <typeinfo>
 
 #include "autograd/tensor/error.h"
+#include "examples/gpt/option_tables.h"
 #include "parallel_core/config/schema/schema.h"
 #include "parallel_core/config/show/help_topics.h"
 #include "parallel_core/config/show/render.h"
@@ -120,6 +121,13 @@ std::string help_page(const std::string& page,
                       const std::string& topic) {
   if (topic.empty()) {
     return page;
+  }
+  if (topic == kTablesTopic) {
+    auto tables = tables_of(page, options);
+    if (options.find_nothrow("set", /*approx=*/false) != nullptr) {
+      tables["sections"] = configuration_tables(/*as_options=*/false);
+    }
+    return tables_text(tables);
   }
   const std::string name = config::plain_topic(topic);
   if (const Options found = options_of_topic(options, name); !found.empty()) {

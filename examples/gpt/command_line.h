@@ -15,8 +15,8 @@ std::optional<std::string> take_help(std::vector<std::string>& words);
 
 /// What --help TOPIC prints: `page` without a topic, else the options that it names, by their name,
 /// by what other programs call the same, or by a part of their name; where there is an option
-/// --set, also keys of the configuration. ValueError with the nearest option for a topic that names
-/// none.
+/// --set, also keys of the configuration; for kTablesTopic all options as data (option_tables.h).
+/// ValueError with the nearest option for a topic that names none.
 std::string help_page(const std::string& page,
                       const boost::program_options::options_description& options,
                       const std::string& topic);

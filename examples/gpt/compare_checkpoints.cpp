@@ -240,7 +240,7 @@ int main(int argc, char** argv) {
       "Times, memory and layout are not compared. Exit code 0 if they are the same, 1 if they "
       "differ.");
   options.add_options()("help,h", "print this text")(
-      "bound", po::value(&bound)->default_value(0),
+      "bound", po::value(&bound)->default_value(0)->value_name("X"),
       "largest difference that counts as the same: of a tensor relative to its largest value, of a "
       "number relative to itself; 0: the same bits");
   try {

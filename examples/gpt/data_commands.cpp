@@ -24,15 +24,15 @@ void add_data_options(po::options_description& options) {
   options.add_options()("which_steps", po::value<std::string>()->value_name("PREFIX:DOCUMENT"),
                         "print the rows, by step, that a document of the data is in");
   options.add_options()("ranks", po::value<int64_t>()->value_name("N"),
-                        "of the job that these two are about, unless it is this one");
+                        "of the job that these two, or --plan, are about");
 }
 
 bool asks_for_data(const po::variables_map& arguments) {
   const bool rows = arguments.count("which_data") != 0;
   const bool steps = arguments.count("which_steps") != 0;
-  check<ValueError>(rows || steps || arguments.count("ranks") == 0,
-                    "--ranks belongs to --which_data STEP or --which_steps PREFIX:DOCUMENT, which "
-                    "are not given");
+  check<ValueError>(rows || steps || arguments.count("plan") != 0 || arguments.count("ranks") == 0,
+                    "--ranks belongs to --which_data STEP, --which_steps PREFIX:DOCUMENT or --plan "
+                    "RANKS, which are not given");
   check<ValueError>(!rows || !steps, "--which_data and --which_steps exclude each other");
   if (!rows && !steps) {
     return false;

@@ -47,10 +47,12 @@ po::options_description export_options() {
       "resize_embeddings", po::bool_switch(),
       "give the model a row for each id that its tokenizer has beyond the rows of its table; a new "
       "row is the mean of the others")(
-      "to", text("FORM"), "hf: a folder for the transformers library; gguf: a file for llama.cpp")(
+      "to", text("FORM"),
+      "hf | gguf: a folder for the transformers library, or a file for llama.cpp")(
       "type", text("TYPE"),
-      "of the weights: F32, F16, BF16 or, in GGUF, Q8_0; left out: hf as they are stored, gguf "
-      "F32")("output", text("PATH"), "the folder or file to make")(
+      "F32 | F16 | BF16 | Q8_0: of the weights, the last one in GGUF only; left out: hf as they "
+      "are "
+      "stored, gguf F32")("output", text("PATH"), "the folder or file to make")(
       "name", text("NAME"), "of the model in a GGUF file; left out: the folder's")(
       "max_shard_size", po::value<uint64_t>()->default_value(5'000'000'000)->value_name("BYTES"),
       "weights of an hf folder beyond this are divided among several files")("help,h",

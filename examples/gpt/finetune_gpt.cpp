@@ -42,10 +42,10 @@ po::options_description describe_options() {
     options.add_options()(name, po::value<double>()->value_name(value), doc);
   };
   text("from_hf", "DIR", "folder of the Hugging Face model, or a GGUF file");
-  text(
-      "task", "TASK",
-      "learn preferences (dpo, kto, orpo, cpo), a reward, from a teacher (distil) or by sampling "
-      "(grpo) in place of the examples' answers; its keys by --set post_training_config.KEY=VALUE");
+  text("task", "TASK",
+       "dpo | kto | orpo | cpo | reward | distil | grpo: learn preferences (the first four), a "
+       "reward, from a teacher or by sampling in place of the examples' answers; its keys by --set "
+       "post_training_config.KEY=VALUE");
   text("reference", "DIR", "of dpo, kto, grpo: a folder, or adapter_off (the model at the start)");
   text("teacher", "DIR", "of distil: the model to learn from");
   texts("reward", "KIND: ARG", "of grpo: what rewards a completion, as reward_funcs");
@@ -73,8 +73,8 @@ po::options_description describe_options() {
   number("seed", "N", "of everything random (1234)");
   options.add_options()("set", po::value<Words>()->composing()->value_name("KEY=VALUE"),
                         "any key of the configuration, section.key=value; may be repeated");
-  texts("export", "WHAT", "hf (default), gguf, adapter, or none");
-  text("type", "TYPE", "of the GGUF file: F32, F16 (default), BF16, Q8_0");
+  texts("export", "WHAT", "hf | gguf | adapter | none: what to write (hf)");
+  text("type", "TYPE", "F32 | F16 | BF16 | Q8_0: of the GGUF file (F16)");
   number("answers", "N", "prompts of the validation part to answer at the end (3)");
   options.add_options()("overwrite", "move an earlier run in the output folder to its old/");
   options.add_options()("replace", "end the run in the output folder; then as --overwrite");

@@ -55,35 +55,38 @@ po::options_description describe(Arguments& arguments) {
   const auto flag = [](bool* value) { return po::bool_switch(value); };
   auto& input = arguments.prepare.input;
   options.add_options()("help,h", "print this text");
-  options.add_options()("input", po::value(&input.files)->multitoken(),
+  options.add_options()("input", po::value(&input.files)->multitoken()->value_name("FILE..."),
                         "text files, folders of them, or patterns such as 'corpus/*.txt'; *.jsonl, "
                         "*.ndjson, *.jl and *.json hold one JSON object a line");
-  options.add_options()("output_prefix", po::value(&arguments.output_prefix),
+  options.add_options()("output_prefix", po::value(&arguments.output_prefix)->value_name("PREFIX"),
                         "path of the result without its endings");
   options.add_options()(
-      "tokenizer_type", po::value(&arguments.tokenizer_type),
-      "byte (257 ids), sentencepiece, character (one id for each in the text), or huggingface "
-      "(tokenizer.json, or vocab.json with merges.txt)");
-  options.add_options()("tokenizer_model", po::value(&arguments.tokenizer_model),
+      "tokenizer_type", po::value(&arguments.tokenizer_type)->value_name("TYPE"),
+      "byte | sentencepiece | character | huggingface: 257 ids, pieces of words, one id for each "
+      "character of the text, or a tokenizer.json (or vocab.json with merges.txt)");
+  options.add_options()("tokenizer_model",
+                        po::value(&arguments.tokenizer_model)->value_name("FILE"),
                         "file of the tokenizer, for huggingface also the folder of a model; with "
                         "--train_tokenizer it is written (default PREFIX.model)");
   options.add_options()("train_tokenizer", flag(&arguments.train_tokenizer),
                         "make the tokenizer, sentencepiece or character, of the input first");
-  options.add_options()("vocab_size", po::value(&arguments.vocab_size),
+  options.add_options()("vocab_size", po::value(&arguments.vocab_size)->value_name("N"),
                         "pieces of the SentencePiece model that is trained");
   options.add_options()("grow_vocab", flag(&arguments.grow_vocab),
                         "raise --vocab_size where the characters of the text do not fit");
-  options.add_options()("character_coverage", po::value(&arguments.character_coverage),
+  options.add_options()("character_coverage",
+                        po::value(&arguments.character_coverage)->value_name("X"),
                         "share of the text whose characters get a piece of their own, the others "
                         "are encoded as bytes (default 0.9995, or what --vocab_size has room for)");
-  options.add_options()("json_key", po::value(&input.json_key),
+  options.add_options()("json_key", po::value(&input.json_key)->value_name("KEY"),
                         "key of the text; every input file is then JSONL (default for *.jsonl "
                         "and its like: text)");
   options.add_options()("skip_bad_lines", flag(&arguments.skip_bad_lines),
                         "leave out lines of JSONL that cannot be read, and list them");
-  options.add_options()("split_documents",
-                        po::value(&arguments.split_documents)->default_value("file"),
-                        "what separates documents of a plain text file: file (none), blank_line");
+  options.add_options()(
+      "split_documents",
+      po::value(&arguments.split_documents)->default_value("file")->value_name("WHERE"),
+      "file | blank_line: where a document of a plain text file ends");
   options.add_options()("append_eod", flag(&arguments.prepare.append_eod),
                         "end each document with the end-of-document id");
   return options;

@@ -14,6 +14,7 @@
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
 #include "examples/gpt/data_commands.h"
+#include "examples/gpt/plan_commands.h"
 #include "examples/gpt/pretrain_options.h"
 #include "interop/export/resized_folder.h"
 #include "parallel_core/config/read/load.h"
@@ -27,6 +28,7 @@
 #include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/evaluate_checkpoint.h"
 #include "parallel_core/training/files/resumed_run.h"
+#include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/program.h"
 
 namespace tapestry::examples {
@@ -131,7 +133,7 @@ int evaluate(const po::variables_map& arguments, const LoadOptions& load, const 
 
 po::variables_map parsed(const std::vector<std::string>& words) {
   po::options_description all("All");
-  all.add(pretrain_options()).add(accuracy_options());
+  all.add(pretrain_options()).add(accuracy_options()).add(plan_options());
   po::variables_map arguments =
       parse_command_line(flags_as_settings(words, all), all, config::word_hint);
   po::notify(arguments);
@@ -234,8 +236,10 @@ AllConfig with_resized_model(AskedConfig asked,
 void check_details(const po::variables_map& arguments) {
   check<ValueError>(arguments.count("verbose") == 0 || arguments.count("dry_run") != 0,
                     "--verbose says more of a --dry_run; without one it has no effect");
-  check<ValueError>(arguments.count("to") == 0 || arguments.count("convert_config") != 0,
-                    "--to names the file of --convert_config; without one it has no effect");
+  check<ValueError>(arguments.count("to") == 0 || arguments.count("convert_config") != 0 ||
+                        arguments.count("plan") != 0,
+                    "--to names the file of --convert_config or --plan; without one of them it has "
+                    "no effect");
 }
 
 // The configuration in the spelling that was asked for; nothing without such an option.
@@ -308,6 +312,10 @@ int run_pretrain(const std::vector<std::string>& given,
   if (const std::optional<int> code = modes.answer(arguments, job)) {
     return *code;
   }
+  const bool plans = asks_for_plan(arguments);
+  if (arguments.count("measure_network") != 0) {
+    return measure_network(arguments, job.world(), job.ranks_on_host());
+  }
   const bool evaluates = arguments.count("evaluate") != 0;
   const bool resumes = arguments.count("resume") != 0;
   if (!evaluates && !resumes && arguments.count("prove") == 0) {
@@ -323,7 +331,7 @@ int run_pretrain(const std::vector<std::string>& given,
   check_details(arguments);
   const bool is_about_data = asks_for_data(arguments);
   for (const char* mode : {"evaluate", "verify_layout", "dry_run", "plot_schedule", "find_fault",
-                           "which_data", "which_steps", "prove", "trace_step"}) {
+                           "which_data", "which_steps", "plan", "prove", "trace_step"}) {
     if (arguments.count(mode) != 0) {
       check_trains(arguments, mode);
     }
@@ -349,7 +357,8 @@ int run_pretrain(const std::vector<std::string>& given,
   for (std::string& override : modes.overrides(arguments)) {
     asked.load.overrides.push_back(std::move(override));
   }
-  AllConfig config = load_config(asked.path, asked.load, job.world()->size());
+  AllConfig config =
+      load_config(asked.path, asked.load, plans ? ranks_of_batch(arguments) : job.world()->size());
   if (gives_config(arguments, config, *job.world())) {
     return kFinished;
   }
@@ -358,6 +367,10 @@ int run_pretrain(const std::vector<std::string>& given,
   }
   if (is_about_data) {
     print_data(arguments, config, *job.world());
+    return kFinished;
+  }
+  if (plans) {
+    print_plan(arguments, config, *job.world());
     return kFinished;
   }
   if (const std::optional<int> code = modes.answer_config(arguments, config, job)) {
@@ -371,6 +384,7 @@ int run_pretrain(const std::vector<std::string>& given,
     config = with_resized_model(
         asked, config, arguments.count("overwrite") + arguments.count("replace") != 0, job);
   }
+  set_log_format(config.training_config.log_format);
   PretrainOptions training = {.run_cmd = arguments["run_cmd"].as<std::string>(),
                               .stop_requested = stop_on_signals(),
                               .go_on = go_on_text(config.training_config.output_dir, job),

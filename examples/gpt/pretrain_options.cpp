@@ -9,6 +9,8 @@
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
 #include "examples/gpt/data_commands.h"
+#include "examples/gpt/option_tables.h"
+#include "examples/gpt/plan_commands.h"
 #include "parallel_core/config/read/load.h"
 #include "parallel_core/config/show/render.h"
 #include "parallel_core/training/log/terminal.h"
@@ -110,7 +112,7 @@ void add_view_options(po::options_description& options) {
   options.add_options()("out", po::value<std::string>()->default_value("", "")->value_name("FILE"),
                         "write the plot (SVG) or the report (HTML) to this file");
   options.add_options()("x", po::value<std::string>()->default_value("steps")->value_name("AXIS"),
-                        "plot and report over steps, tokens or time");
+                        "steps | tokens | time: what plot and report are over");
   options.add_options()("smooth", po::value<double>()->default_value(0)->value_name("W"),
                         "smooth losses: weight of the mean before a step, such as 0.9");
 }
@@ -153,7 +155,9 @@ po::options_description pretrain_options() {
   options.add_options()("convert_config", po::value<std::string>()->value_name("1.x|2.0"),
                         "print the file in this MindFormers spelling");
   options.add_options()("to", po::value<std::string>()->value_name("FILE.yaml"),
-                        "with --convert_config: write there");
+                        "with --convert_config or --plan: write there");
+  options.add_options()("plan", po::value<int64_t>()->value_name("RANKS"),
+                        "rank layouts by time and memory, give the best one: --help plan");
   options.add_options()("replay", po::value<std::string>()->value_name("DIR"),
                         "run the bad step of a capsule again (docs/autopsy.md)");
   options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
@@ -198,6 +202,18 @@ std::string accuracy_help() {
          fit_to_terminal(OutputStream::kOut, text.str());
 }
 
+std::string plan_help() {
+  std::ostringstream text;
+  text << plan_options();
+  return fit_to_terminal(
+      OutputStream::kOut,
+      "pretrain_gpt --config_path FILE --plan RANKS [OPTION]... predicts step time and memory of "
+      "each layout that the run could have on so many ranks, with its batch of a step, and gives "
+      "the fastest one that fits: as YAML, or with --to FILE.yaml as a whole configuration. "
+      "--ranks N: the batch is the one that the configuration has on N ranks. docs/plan.md.\n\n" +
+          text.str());
+}
+
 std::string page_of(const po::options_description& options, const std::string& topic) {
   if (!topic.empty()) {
     const std::string option = option_help(options, topic);
@@ -214,8 +230,7 @@ std::string page_of(const po::options_description& options, const std::string& t
   std::ostringstream fitting;
   fitting << options;
   return fit_to_terminal(OutputStream::kOut,
-                         "Usage: pretrain_gpt [--config_path FILE] [OPTION]...\n"
-                         "       pretrain_gpt --resume DIR [OPTION]...\n"
+                         "Usage: pretrain_gpt [--config_path FILE | --resume DIR] [OPTION]...\n"
                          "       pretrain_gpt --plot|--report RUN... [--out FILE] [--x "
                          "steps|tokens|time]\n\n") +
          fitting.str() + fit_to_terminal(OutputStream::kOut, text.str());
@@ -228,11 +243,20 @@ std::string pretrain_help(const std::string& topic) {
   if (topic == "accuracy") {
     return accuracy_help();
   }
+  if (topic == "plan") {
+    return plan_help();
+  }
   if (topic.empty()) {
     return page_of(options, topic);
   }
+  if (topic == kTablesTopic) {
+    auto tables = tables_of(page_of(options, {}), options);
+    tables["accuracy_options"] = tables_of({}, accuracy_options())["options"];
+    tables["sections"] = configuration_tables(/*as_options=*/true);
+    return tables_text(tables);
+  }
   po::options_description all("All");
-  all.add(options).add(accuracy_options());
+  all.add(options).add(accuracy_options()).add(plan_options());
   return page_of(all, topic);
 }
 
@@ -254,7 +278,8 @@ std::optional<std::string> diagnosis_option(const po::variables_map& arguments) 
     }
   }
   const bool trains = arguments.count("dry_run") == 0 && arguments.count("evaluate") == 0 &&
-                      arguments.count("which_data") == 0 && arguments.count("which_steps") == 0;
+                      arguments.count("which_data") == 0 && arguments.count("which_steps") == 0 &&
+                      arguments.count("plan") == 0;
   const char* dump = std::getenv("MINDSPORE_DUMP_CONFIG");
   if (trains && dump != nullptr && *dump != '\0') {
     return "MINDSPORE_DUMP_CONFIG";

@@ -51,8 +51,6 @@ class RingAllGather final : public AllGather {
 // Of pieces so small that a ring would only be slow.
 class TreeAllGather final : public AllGather {
  public:
-  static constexpr int64_t kMaxBytes = int64_t{4} << 10U;  // of a piece
-
   TreeAllGather(const Label& label,
                 const Members& members,
                 const Tensor& output,
@@ -80,12 +78,12 @@ class Broadcast final : public GroupOperation {
   int from_root() const { return (rank() - root_ + size()) % size(); }
   int at_distance(int distance) const { return world_rank((root_ + distance) % size()); }
 
-  // In the tree of distances from the root, the parent is the number without its lowest bit, and
-  // the children are those with one more bit below it.
+  // The tree is that of the distances from the root (Tree in schedule.h).
   void start(Communicator& communicator) override {
     const int own = from_root();
     if (own != 0) {
-      communicator.receive(*this, at_distance(own & (own - 1)), 0, tensor_.at(0), tensor_.bytes());
+      communicator.receive(*this, at_distance(Tree{size(), own}.parent()), 0, tensor_.at(0),
+                           tensor_.bytes());
     }
   }
   void advance(Communicator& communicator) override {
@@ -94,9 +92,9 @@ class Broadcast final : public GroupOperation {
     }
     forwarded_ = true;
     const int own = from_root();
-    const int limit = own == 0 ? size() : own & -own;
-    for (int bit = 1; bit < limit && own + bit < size(); bit *= 2) {
-      communicator.send(*this, at_distance(own + bit), 0, tensor_.at(0), tensor_.bytes());
+    std::vector<int> children = Tree{size(), own}.children();
+    for (auto child = children.rbegin(); child != children.rend(); ++child) {  // longest way first
+      communicator.send(*this, at_distance(*child), 0, tensor_.at(0), tensor_.bytes());
     }
   }
 
@@ -113,10 +111,7 @@ class AllToAll final : public ScheduledOperation {
            const Tensor& input,
            const std::vector<int64_t>& output_counts,
            const std::vector<int64_t>& input_counts)
-      : ScheduledOperation(
-            label,
-            members,
-            make_exchange(static_cast<int>(members.world_ranks.size()), members.rank)),
+      : ScheduledOperation(label, members, make_exchange(members.size(), members.rank)),
         output_(output),
         input_(input),
         to_(starts_of(output_counts)),
@@ -196,12 +191,12 @@ std::shared_ptr<Operation> make_all_gather(const Label& label,
                                            const Members& members,
                                            const Tensor& output,
                                            const Tensor& input) {
-  const auto ranks = static_cast<int>(members.world_ranks.size());
+  const int ranks = members.size();
   if (ranks <= kMostDirect) {
     return std::make_shared<DirectAllGather>(label, members, output, input,
                                              make_exchange(ranks, members.rank));
   }
-  if (input.numel() * size_of(input.dtype()) <= TreeAllGather::kMaxBytes) {
+  if (input.numel() * size_of(input.dtype()) <= kSmallTreeAllGather) {
     return std::make_shared<TreeAllGather>(label, members, output, input,
                                            make_tree_gather_and_broadcast(ranks, members.rank));
   }

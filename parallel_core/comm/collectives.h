@@ -18,10 +18,14 @@
 
 namespace tapestry {
 
-/// Who takes part, by ranks of the world, and which of them is the caller.
+/// Who takes part, by ranks of the world, and which of them is the caller. Operations share the
+/// list: in a group of thousands it is longer than most messages.
 struct Members {
-  const std::vector<int>& world_ranks;
-  int rank;
+  std::shared_ptr<const std::vector<int>> world_ranks;
+  int rank = 0;
+  bool ascending = false;  ///< the list is
+
+  int size() const { return static_cast<int>(world_ranks->size()); }
 };
 
 // Each checks nothing: the caller has (see CommunicatorGroup). The tensors are kept until the end.

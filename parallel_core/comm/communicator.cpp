@@ -67,9 +67,17 @@ Communicator::Communicator(std::unique_ptr<Transport> transport,
     : transport_(options.wrap_transport ? options.wrap_transport(std::move(transport))
                                         : std::move(transport)),
       options_(options),
+      tally_(transport_->rank(), *options_.hosts),
+      stragglers_(transport_->size()),
+      waits_told_(observer_clock()),
       watch_(*this) {}
 
 Communicator::~Communicator() { background_.reset(); }
+
+void Communicator::leave() {
+  const std::scoped_lock lock(mutex_);
+  transport_->leave();
+}
 
 void Communicator::close() {
   background_.reset();
@@ -205,7 +213,26 @@ void Communicator::wait(Operation& operation) {
   const Inside inside(*this);
   throw_if_failed();
   const InCall in_call(in_call_, operation);
+  const double begun = observer_clock();
   progress_until([&] { return operation.finished(); }, [&](double idle) { watch_.idle(idle); });
+  const int last = operation.last_through_ > begun ? operation.last_source_ : -1;
+  tally_.add(begun, observer_clock(), last, operation.last_announced_, operation.last_through_);
+}
+
+std::string Communicator::tell_waits() {
+  const Inside inside(*this);
+  const double now = observer_clock();
+  if (options_.straggler_seconds <= 0 || now - waits_told_ < options_.straggler_seconds) {
+    return "";
+  }
+  waits_told_ = now;
+  const RankWaits own = tally_.take(now);
+  if (rank() != 0) {
+    send_control(0, Control::kWaits, own.serialize());
+    return "";
+  }
+  stragglers_.hear(0, own);
+  return stragglers_.look(*options_.hosts);
 }
 
 void Communicator::send(
@@ -257,9 +284,13 @@ void Communicator::match(const std::shared_ptr<Operation>& operation,
                        envelope.source, " sends ", envelope.bytes, " bytes, rank ", rank(),
                        " expects ", expected.bytes));
   }
-  Moving moving{nullptr, operation, envelope.source, envelope.part, false};
+  Moving moving{nullptr, operation, envelope.source, envelope.part, false, observer_clock()};
   if (envelope.bytes > Envelope::kInlineBytes) {
     moving.transfer = transport_->fetch(arrival, expected.data);
+    if (moving.transfer != nullptr) {
+      moving.bytes = envelope.bytes;
+      tally_.fetch_begins(envelope.source, moving.announced);
+    }
   } else {
     std::copy(arrival.inline_data.begin(), arrival.inline_data.end(),
               static_cast<std::byte*>(expected.data));
@@ -307,6 +338,12 @@ void Communicator::through(const Moving& transfer) {
   if (transfer.is_send) {
     operation.sent(*this, transfer.part, transfer.peer);
   } else {
+    operation.last_source_ = transfer.peer;
+    operation.last_announced_ = transfer.announced;
+    operation.last_through_ = observer_clock();
+    if (transfer.bytes > 0) {
+      tally_.fetch_ended(transfer.peer, transfer.bytes, operation.last_through_);
+    }
     operation.received(*this, transfer.part, transfer.peer);
   }
   --operation.under_way_;
@@ -423,8 +460,8 @@ void Communicator::finish() {
   }
   ended_ = true;
   ++activity_;
-  broadcast_control(Control::kEnded, "");
-  progress_until([&] { return watch_.all_others_have_ended(); },
+  watch_.end();
+  progress_until([&] { return watch_.job_has_ended(); },
                  [&](double idle) { watch_.idle_at_end(idle); });
 }
 
@@ -458,8 +495,14 @@ bool Communicator::failed_elsewhere() const {
   return watch_.failed_elsewhere();
 }
 
+bool Communicator::lost_a_host() const {
+  const std::scoped_lock lock(mutex_);
+  return watch_.lost_a_host();
+}
+
 bool Communicator::announce(const std::string& reason) {
   constexpr double kTakeIn = 0.05;  // seconds for what others have said before
+  constexpr double kFirst = 0.01;   // the same for rank 0, of which the others then hear in time
   constexpr double kGrace = 0.3;    // in which ranks that fail alike hear of it
   {
     const Inside inside(*this);
@@ -473,7 +516,10 @@ bool Communicator::announce(const std::string& reason) {
     const std::scoped_lock lock(mutex_);
     return watch_.lower_rank_failed_alike();
   };
-  linger(kTakeIn, told);
+  linger(rank() == 0 ? kFirst : kTakeIn, told);
+  if (told()) {
+    return false;  // everybody has heard of it: thousands need not say it to each other
+  }
   bool told_by_higher = false;
   {
     const Inside inside(*this);
@@ -490,7 +536,7 @@ void Communicator::say_last_words() {
   if (tells_user_) {
     broadcast_control(Control::kTold, "");
   }
-  broadcast_control(Control::kEnded, "");
+  watch_.say_last_words(/*to_all=*/tells_user_);
 }
 
 bool Communicator::all_others_are_done() const {

@@ -21,6 +21,7 @@
 #include "parallel_core/comm/options.h"
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/comm/transport.h"
+#include "parallel_core/comm/waits.h"
 #include "parallel_core/comm/watch.h"
 
 namespace tapestry {
@@ -66,6 +67,10 @@ class Operation : public std::enable_shared_from_this<Operation> {
   int under_way_ = 0;
   bool notes_end_ = false;
   double finished_at_ = 0;
+  // The last message that came: from whom, when it was announced, and when it was through.
+  int last_source_ = -1;
+  double last_announced_ = 0;
+  double last_through_ = 0;
   std::atomic<bool> finished_{false};
 };
 
@@ -102,10 +107,18 @@ class Communicator {
   void finish();
   /// Tells the others that this rank fails, for the reason given.
   void announce_failure(const std::string& reason);
+  /// The rank's thread ends, in whatever way: see Transport::leave.
+  void leave();
   /// After finish(): lets go of the transport.
   void close();
 
+  /// Called after each step: every now and then tells rank 0 what this rank has waited for. Rank 0
+  /// returns the sentence about a rank or a link that holds up the others, once; else "".
+  std::string tell_waits();
+
   // For a rank that has failed and is about to end the job.
+  /// It has found that no rank of some other host answers.
+  bool lost_a_host() const;
   /// It stops because another rank does.
   bool failed_elsewhere() const;
   /// Tells the others that this rank fails, and why. True if it is the one to say so to the user:
@@ -143,6 +156,8 @@ class Communicator {
     int peer;
     int part;
     bool is_send;
+    double announced = 0;  // of what is received
+    int64_t bytes = 0;     // that are on their way by themselves
   };
 
   static OperationKey key_of(const Label& label, int source);
@@ -190,6 +205,9 @@ class Communicator {
   bool ended_ = false;
   bool tells_user_ = false;
   int64_t in_background_ = 0;  // operations under way that it moves on
+  WaitTally tally_;
+  StragglerWatch stragglers_;
+  double waits_told_;  // when
   Watch watch_;
   std::unique_ptr<BackgroundProgress> background_;  // made when first needed
 };

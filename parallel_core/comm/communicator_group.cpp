@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <numeric>
+#include <unordered_map>
 #include <utility>
 
 #include "autograd/tape/observer.h"
@@ -102,31 +103,31 @@ class CommunicatorGroup final : public ProcessGroup {
                     std::vector<int> world_ranks)
       : communicator_(std::move(communicator)),
         name_(std::move(name)),
-        world_ranks_(std::move(world_ranks)),
-        id_(communicator_->register_group(name_, world_ranks_)),
-        messages_sent_(world_ranks_.size(), 0),
-        messages_received_(world_ranks_.size(), 0) {
-    const auto own = std::find(world_ranks_.begin(), world_ranks_.end(), communicator_->rank());
-    check<ValueError>(own != world_ranks_.end(), "group ", name_, ": rank ", communicator_->rank(),
+        id_(communicator_->register_group(name_, world_ranks)) {
+    const auto own = std::find(world_ranks.begin(), world_ranks.end(), communicator_->rank());
+    check<ValueError>(own != world_ranks.end(), "group ", name_, ": rank ", communicator_->rank(),
                       " is not a member");
-    rank_ = static_cast<int>(own - world_ranks_.begin());
+    members_.rank = static_cast<int>(own - world_ranks.begin());
+    members_.ascending = std::is_sorted(world_ranks.begin(), world_ranks.end());
+    members_.world_ranks = std::make_shared<const std::vector<int>>(std::move(world_ranks));
   }
 
-  int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(world_ranks_.size()); }
+  int rank() const override { return members_.rank; }
+  int size() const override { return members_.size(); }
   std::string name() const override { return name_; }
-  const std::vector<int>& world_ranks() const override { return world_ranks_; }
+  const std::vector<int>& world_ranks() const override { return *members_.world_ranks; }
 
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks,
                                           const std::string& name) override {
     std::vector<int> world_ranks;
+    world_ranks.reserve(ranks.size());
+    std::vector<bool> seen(members_.world_ranks->size());
     for (const int rank : ranks) {
       require_member("new_group", rank);
-      const int world_rank = world_ranks_[static_cast<size_t>(rank)];
-      check<ValueError>(
-          std::find(world_ranks.begin(), world_ranks.end(), world_rank) == world_ranks.end(),
-          "new_group ", name, ": rank ", rank, " appears twice");
-      world_ranks.push_back(world_rank);
+      check<ValueError>(!seen[static_cast<size_t>(rank)], "new_group ", name, ": rank ", rank,
+                        " appears twice");
+      seen[static_cast<size_t>(rank)] = true;
+      world_ranks.push_back(world_rank(rank));
     }
     return std::make_shared<CommunicatorGroup>(communicator_, name, std::move(world_ranks));
   }
@@ -135,7 +136,7 @@ class CommunicatorGroup final : public ProcessGroup {
     require_dense(Collective::kAllReduce, tensor);
     Label label = next_label(Collective::kAllReduce, tensor);
     label.reduce_op = op;
-    return start(make_all_reduce(label, members(), tensor), tensor);
+    return start(make_all_reduce(label, members_, tensor), tensor);
   }
 
   WorkHandle all_gather_async(const Tensor& output, const Tensor& input) override {
@@ -143,7 +144,7 @@ class CommunicatorGroup final : public ProcessGroup {
     check<ValueError>(output.numel() == size() * input.numel(), "all_gather: the output ",
                       describe(output), " is not ", size(), " times the input ", describe(input));
     const Label label = next_label(Collective::kAllGather, input);
-    return start(make_all_gather(label, members(), output, input), output);
+    return start(make_all_gather(label, members_, output, input), output);
   }
 
   WorkHandle reduce_scatter_async(const Tensor& output, const Tensor& input, ReduceOp op) override {
@@ -152,15 +153,15 @@ class CommunicatorGroup final : public ProcessGroup {
                       describe(input), " is not ", size(), " times the output ", describe(output));
     Label label = next_label(Collective::kReduceScatter, output);
     label.reduce_op = op;
-    return start(make_reduce_scatter(label, members(), output, input), input);
+    return start(make_reduce_scatter(label, members_, output, input), input);
   }
 
   WorkHandle broadcast_async(const Tensor& tensor, int root) override {
     require_dense(Collective::kBroadcast, tensor);
     require_member("broadcast", root);
     Label label = next_label(Collective::kBroadcast, tensor);
-    label.root = world_ranks_[static_cast<size_t>(root)];
-    return start(make_broadcast(label, members(), tensor, root), tensor);
+    label.root = world_rank(root);
+    return start(make_broadcast(label, members_, tensor, root), tensor);
   }
 
   WorkHandle all_to_all_async(const Tensor& output,
@@ -170,13 +171,13 @@ class CommunicatorGroup final : public ProcessGroup {
     require_same_dtype(Collective::kAllToAll, output, input);
     const std::vector<int64_t> to = pieces("output", output, output_counts);
     const std::vector<int64_t> from = pieces("input", input, input_counts);
-    check<ValueError>(to[static_cast<size_t>(rank_)] == from[static_cast<size_t>(rank_)],
-                      "all_to_all: rank ", rank_, " sends itself ",
-                      from[static_cast<size_t>(rank_)], " elements and expects ",
-                      to[static_cast<size_t>(rank_)]);
+    check<ValueError>(to[static_cast<size_t>(rank())] == from[static_cast<size_t>(rank())],
+                      "all_to_all: rank ", rank(), " sends itself ",
+                      from[static_cast<size_t>(rank())], " elements and expects ",
+                      to[static_cast<size_t>(rank())]);
     Label label = next_label(Collective::kAllToAll, input);
     label.count = -1;  // ranks may differ; each message's size is checked
-    return start(make_all_to_all(label, members(), output, input, to, from), input);
+    return start(make_all_to_all(label, members_, output, input, to, from), input);
   }
 
   WorkHandle send_async(const Tensor& tensor, int destination) override {
@@ -191,14 +192,16 @@ class CommunicatorGroup final : public ProcessGroup {
     label.group = id_;
     label.sequence = next_sequence_++;
     label.collective = Collective::kBarrier;
-    start(make_barrier(label, members()), {})->wait();
+    start(make_barrier(label, members_), {})->wait();
   }
+
+  Communicator& communicator() const { return *communicator_; }
 
   const CommunicationStats& stats() const override { return stats_; }
   void reset_stats() override { stats_ = {}; }
 
  private:
-  Members members() const { return {world_ranks_, rank_}; }
+  int world_rank(int rank) const { return world_ranks()[static_cast<size_t>(rank)]; }
 
   void require_member(const char* what, int rank) const {
     check<ValueError>(rank >= 0 && rank < size(), what, ": rank ", rank, " is not in group ", name_,
@@ -218,14 +221,14 @@ class CommunicatorGroup final : public ProcessGroup {
   WorkHandle message(Collective collective,
                      const Tensor& tensor,
                      int peer,
-                     std::vector<uint64_t>& numbers) {
+                     std::unordered_map<int, uint64_t>& numbers) {
     require_dense(collective, tensor);
     require_member(name_of(collective), peer);
     Label label;
     label.group = id_;
-    label.sequence = numbers[static_cast<size_t>(peer)]++;
+    label.sequence = numbers[peer]++;
     label.count = tensor.numel();
-    label.root = world_ranks_[static_cast<size_t>(peer)];
+    label.root = world_rank(peer);
     label.collective = collective;
     label.dtype = tensor.dtype();
     return start(
@@ -239,11 +242,11 @@ class CommunicatorGroup final : public ProcessGroup {
     if (counts.empty()) {
       check<ValueError>(tensor.numel() % size() == 0, "all_to_all: the ", which, " ",
                         describe(tensor), " has no equal pieces for ", size(), " ranks");
-      std::vector<int64_t> equal(world_ranks_.size(), tensor.numel() / size());
+      std::vector<int64_t> equal(world_ranks().size(), tensor.numel() / size());
       return equal;
     }
-    check<ValueError>(counts.size() == world_ranks_.size(), "all_to_all: ", counts.size(), " ",
-                      which, " counts for ", size(), " ranks");
+    check<ValueError>(std::ssize(counts) == size(), "all_to_all: ", counts.size(), " ", which,
+                      " counts for ", size(), " ranks");
     check<ValueError>(*std::min_element(counts.begin(), counts.end()) >= 0, "all_to_all: an ",
                       which, " count is negative");
     const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
@@ -274,12 +277,11 @@ class CommunicatorGroup final : public ProcessGroup {
 
   std::shared_ptr<Communicator> communicator_;
   std::string name_;
-  std::vector<int> world_ranks_;
-  int rank_ = 0;
+  Members members_;
   uint64_t id_;
   uint64_t next_sequence_ = 0;
-  std::vector<uint64_t> messages_sent_;      // to each rank
-  std::vector<uint64_t> messages_received_;  // from each rank
+  std::unordered_map<int, uint64_t> messages_sent_;      // to each rank
+  std::unordered_map<int, uint64_t> messages_received_;  // from each rank
   CommunicationStats stats_;
 };
 
@@ -289,6 +291,11 @@ std::shared_ptr<ProcessGroup> make_world_group(std::shared_ptr<Communicator> com
   std::vector<int> ranks(static_cast<size_t>(communicator->size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   return std::make_shared<CommunicatorGroup>(std::move(communicator), "world", std::move(ranks));
+}
+
+std::string tell_waits(ProcessGroup& group) {
+  const auto* own = dynamic_cast<const CommunicatorGroup*>(&group);
+  return own == nullptr ? "" : own->communicator().tell_waits();
 }
 
 }  // namespace tapestry

@@ -3,13 +3,20 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <initializer_list>
 #include <optional>
+#include <sstream>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
@@ -17,6 +24,7 @@
 #include "parallel_core/comm/communicator_group.h"
 #include "parallel_core/comm/delayed_transport.h"
 #include "parallel_core/comm/mpi_transport.h"
+#include "parallel_core/comm/rank_hosts.h"
 
 namespace tapestry {
 
@@ -49,6 +57,8 @@ CommunicationOptions options_from_environment() {
   options.timeout_seconds =
       number_from("TAPESTRY_COMM_TIMEOUT", options.timeout_seconds, "a positive number of seconds",
                   [](double x) { return x > 0; });
+  options.straggler_seconds = number_from("TAPESTRY_COMM_STRAGGLERS", options.straggler_seconds,
+                                          "0 or more seconds", [](double x) { return x >= 0; });
   constexpr const char* kProgress = "TAPESTRY_COMM_PROGRESS";
   if (is_set(kProgress)) {
     const std::string value = std::getenv(kProgress);  // NOLINT(concurrency-mt-unsafe): as above
@@ -75,10 +85,120 @@ const char* thread_level(int provided) {
                                              : "MPI_THREAD_MULTIPLE";
 }
 
+// Number of processes that what started this one speaks of, and its name; 1 if it does not say.
+struct Started {
+  int processes = 1;
+  const char* by = "";
+};
+
+Started started_processes() {
+  // The first that is set is the nearest: mpirun runs inside a job of Slurm, whose variables its
+  // ranks see.
+  for (const auto& [name, by] : {std::pair("OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun"),
+                                 std::pair("PMI_SIZE", "MPICH's mpiexec, or srun --mpi=pmi2,"),
+                                 std::pair("SLURM_STEP_NUM_TASKS", "srun")}) {
+    if (is_set(name)) {
+      return {std::atoi(std::getenv(name)), by};  // NOLINT(concurrency-mt-unsafe,cert-err34-c)
+    }
+  }
+  return {};
+}
+
+std::string mpi_name() {
+#ifdef OPEN_MPI
+  return "Open MPI";
+#else
+  return "MPICH";
+#endif
+}
+
+// Each MPI takes ranks that the launcher of the other one starts for jobs of one rank each.
+void check_launcher(int ranks) {
+  const Started started = started_processes();
+  check<RuntimeError>(
+      ranks > 1 || started.processes <= 1, started.by, " has started ", started.processes,
+      " processes, but ", mpi_name(),
+      ", with which this program is built, finds each of them alone; start it with ", mpi_name(),
+      "'s own mpirun", " (on Debian ", mpi_name() == "MPICH" ? "mpirun.mpich" : "mpirun.openmpi",
+      "), under Slurm with ", mpi_name() == "MPICH" ? "srun --mpi=pmi2" : "srun --mpi=pmix");
+}
+
+// Host names of all ranks. Each has room for the beginning of a name, so that 4,096 ranks exchange
+// 256 KiB once.
+std::shared_ptr<const RankHosts> exchange_host_names(int ranks) {
+  constexpr size_t kRoom = 64;
+  std::array<char, MPI_MAX_PROCESSOR_NAME> own{};
+  int length = 0;
+  MPI_Get_processor_name(own.data(), &length);
+  own[kRoom - 1] = '\0';
+  std::vector<char> all(kRoom * static_cast<size_t>(ranks));
+  MPI_Allgather(own.data(), kRoom, MPI_CHAR, all.data(), kRoom, MPI_CHAR, MPI_COMM_WORLD);
+  std::vector<std::string> names;
+  for (int rank = 0; rank < ranks; ++rank) {
+    names.emplace_back(all.data() + kRoom * static_cast<size_t>(rank));
+  }
+  return std::make_shared<RankHosts>(std::move(names));
+}
+
+// Name of a process as the system keeps it, at most 15 characters, and its parent; of one that has
+// ended "" and 0.
+struct ProcessName {
+  std::string name;
+  pid_t parent = 0;
+};
+ProcessName process_name(pid_t process) {
+  std::ifstream file(concat("/proc/", process, "/stat"));
+  std::string line;
+  std::getline(file, line);
+  const size_t open = line.find('(');
+  const size_t close = line.rfind(')');
+  if (open == std::string::npos || close == std::string::npos) {
+    return {};
+  }
+  std::istringstream rest(line.substr(close + 1));
+  std::string state;
+  ProcessName result{line.substr(open + 1, close - open - 1)};
+  rest >> state >> result.parent;
+  return result;
+}
+
+bool begins_with_one_of(const std::string& name, std::initializer_list<const char*> beginnings) {
+  return std::any_of(beginnings.begin(), beginnings.end(),
+                     [&](const char* beginning) { return name.rfind(beginning, 0) == 0; });
+}
+
+// What has started ranks on several hosts waits for its daemons there, also across a link that is
+// cut: Open MPI for as long as TCP tries, a quarter of an hour, MPICH's mpiexec for ever. So a rank
+// that has found another host lost ends it. Nobody else is asked, whatever has started this
+// process.
+void end_launcher() {
+  const pid_t parent = getppid();
+  const ProcessName own = process_name(parent);
+  if (begins_with_one_of(own.name, {"mpirun", "mpiexec", "orterun", "orted"})) {
+    // Open MPI: two requests in quick succession end it at once, and with it its ranks.
+    kill(parent, SIGTERM);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    kill(parent, SIGTERM);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  } else if (begins_with_one_of(own.name, {"hydra_pmi_proxy"}) &&
+             begins_with_one_of(process_name(own.parent).name, {"mpirun", "mpiexec"})) {
+    // MPICH on the host of its mpiexec, which heeds a request once the daemon here has ended: after
+    // this rank. The child holds nothing open for whose end that daemon waits.
+    const pid_t mpiexec = own.parent;
+    if (fork() == 0) {
+      setsid();
+      close_range(0, ~0U, 0);
+      sleep(1);
+      kill(mpiexec, SIGINT);
+      _exit(0);
+    }
+  }
+}
+
 }  // namespace
 
 bool started_as_rank() {
-  // Open MPI's mpirun; PMIx and PMI-2, by which Slurm and others start ranks.
+  // Open MPI's mpirun; PMIx and PMI, by which MPICH's mpiexec, Slurm and others start ranks.
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
     if (is_set(name)) {
       return true;
@@ -96,7 +216,11 @@ std::string mpi_library_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;
   MPI_Get_library_version(text.data(), &length);
-  return {text.data(), static_cast<size_t>(length)};
+  // Open MPI counts the zero at the end, too; MPICH tells on further lines how it was configured.
+  std::string line(text.data(), ::strnlen(text.data(), static_cast<size_t>(length)));
+  line = line.substr(0, line.find('\n'));
+  std::replace(line.begin(), line.end(), '\t', ' ');
+  return line;
 }
 
 ProgressChoice choose_progress(CommProgress wanted, bool serialized, const std::string& provided) {
@@ -138,13 +262,15 @@ Distributed::Distributed(int& argc, char**& argv) : state_(std::make_unique<Stat
       choose_progress(options.progress, provided >= MPI_THREAD_SERIALIZED, thread_level(provided));
   options.progress = progress.progress;
   state_->progress_text = progress.text;
+  int ranks = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  check_launcher(ranks);
   MPI_Comm host = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
   MPI_Comm_size(host, &state_->ranks_on_host);
   MPI_Comm_rank(host, &state_->rank_on_host);
   MPI_Comm_free(&host);
-  int ranks = 1;
-  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  options.hosts = exchange_host_names(ranks);
   check<ValueError>(options.wrap_transport == nullptr || state_->ranks_on_host == ranks,
                     "TAPESTRY_COMM_DELAY_MS is for ranks of one host, this job has ", ranks,
                     " ranks, of which ", state_->ranks_on_host, " are here");
@@ -189,10 +315,14 @@ void Distributed::abort(int exit_code) {
     communicator->linger(grace, [&] {
       return communicator->all_others_are_done() && !communicator->failed_elsewhere();
     });
-    if (is_set("OMPI_COMM_WORLD_RANK")) {
-      // Open MPI's mpirun ends the other ranks when one leaves like this, with its code, and spares
-      // the user what MPI_Abort says about itself.
+    const bool open_mpi = is_set("OMPI_COMM_WORLD_RANK");
+    if (open_mpi || is_set("MPI_LOCALRANKID")) {
+      // Open MPI's mpirun and MPICH's mpiexec end the other ranks when one leaves like this, with
+      // its code, and spare the user what MPI_Abort says about itself.
       std::fflush(nullptr);
+      if (communicator->lost_a_host()) {
+        end_launcher();
+      }
       _exit(exit_code);
     }
     MPI_Abort(MPI_COMM_WORLD, exit_code);

@@ -13,7 +13,7 @@ namespace tapestry {
 /// number.
 bool started_as_rank();
 
-/// "Open MPI v4.1.4, ..."; needs no job.
+/// "Open MPI v4.1.4, ..." or "MPICH Version: 4.0.2"; needs no job.
 std::string mpi_library_version();
 
 /// What moves collectives on. Calls of MPI are made by one thread at a time, so a second thread
@@ -35,6 +35,9 @@ ProgressChoice choose_progress(CommProgress wanted, bool serialized, const std::
 ///   (600);
 /// - TAPESTRY_COMM_PROGRESS: `thread` (the default), `wait` or `none`, see CommProgress in
 /// options.h;
+/// - TAPESTRY_COMM_STRAGGLERS: seconds between two looks for a rank or a link that holds up the
+/// others
+///   (30); 0: none;
 /// - TAPESTRY_COMM_DELAY_MS: milliseconds that each message takes longer, between ranks of one host
 ///   (0), see delayed_transport.h.
 class Distributed {

@@ -8,10 +8,13 @@
 namespace tapestry {
 
 GroupOperation::GroupOperation(const Label& label, const Members& members, Background background)
-    : Operation(label, background), ranks_(members.world_ranks), rank_(members.rank) {}
+    : Operation(label, background), members_(members) {}
 
 int GroupOperation::group_rank(int world_rank) const {
-  return static_cast<int>(std::find(ranks_.begin(), ranks_.end(), world_rank) - ranks_.begin());
+  const std::vector<int>& ranks = *members_.world_ranks;
+  const auto place = members_.ascending ? std::lower_bound(ranks.begin(), ranks.end(), world_rank)
+                                        : std::find(ranks.begin(), ranks.end(), world_rank);
+  return static_cast<int>(place - ranks.begin());
 }
 
 void ScheduledOperation::start(Communicator& communicator) {

@@ -19,14 +19,13 @@ class GroupOperation : public Operation {
                  const Members& members,
                  Background background = Background::kYes);
 
-  int size() const { return static_cast<int>(ranks_.size()); }
-  int rank() const { return rank_; }
-  int world_rank(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
+  int size() const { return members_.size(); }
+  int rank() const { return members_.rank; }
+  int world_rank(int rank) const { return (*members_.world_ranks)[static_cast<size_t>(rank)]; }
   int group_rank(int world_rank) const;
 
  private:
-  std::vector<int> ranks_;
-  int rank_;
+  Members members_;
 };
 
 /// Carries out a schedule: an operation says where the data of its messages are.

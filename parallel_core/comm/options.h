@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "parallel_core/comm/rank_hosts.h"
 #include "parallel_core/comm/transport.h"
 
 namespace tapestry {
@@ -22,9 +23,13 @@ struct CommunicationOptions {
   /// for each other are found sooner, whatever the value.
   double timeout_seconds = 600;
   CommProgress progress = CommProgress::kThread;
+  /// How often ranks look for one of them, or a link, that holds up the others; 0: never.
+  double straggler_seconds = 30;
   /// Made around each rank's transport, for tests and measurements (see delayed_transport.h); left
   /// out: nothing.
   std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> wrap_transport;
+  /// For what is said about ranks; left out: they are named by their numbers.
+  std::shared_ptr<const RankHosts> hosts = std::make_shared<RankHosts>();
 };
 
 }  // namespace tapestry

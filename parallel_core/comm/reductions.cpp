@@ -13,14 +13,9 @@ namespace {
 // Every rank sends the whole tensor to every other, and all reduce everything.
 class SmallAllReduce final : public ScheduledOperation {
  public:
-  static constexpr int64_t kMaxBytes = int64_t{16} << 10U;
-
   SmallAllReduce(const Label& label, const Members& members, const Tensor& tensor)
       : ScheduledOperation(
-            label,
-            members,
-            make_exchange(static_cast<int>(members.world_ranks.size()), members.rank),
-            Background::kNo),
+            label, members, make_exchange(members.size(), members.rank), Background::kNo),
         tensor_(tensor),
         scratch_(comm_scratch(tensor_.bytes() * size())),
         order_(reduce_order(label.reduce_op, tensor.dtype(), size())) {}
@@ -116,10 +111,7 @@ class ChainReduction final : public ScheduledOperation {
                  const Tensor& output,
                  const Tensor& input,
                  const ChainLayout& layout)
-      : ScheduledOperation(
-            label,
-            members,
-            make_chain_reduce(layout, static_cast<int>(members.world_ranks.size()), members.rank)),
+      : ScheduledOperation(label, members, make_chain_reduce(layout, members.size(), members.rank)),
         layout_(layout),
         all_reduce_(layout.pieces == 1),
         output_(output),
@@ -215,13 +207,9 @@ class ChainReduction final : public ScheduledOperation {
 // Rank 0 gets everybody's contribution, and all get the sum.
 class TreeAllReduce final : public ScheduledOperation {
  public:
-  static constexpr int64_t kMaxBytes = kSmallestSegment;
-
   TreeAllReduce(const Label& label, const Members& members, const Tensor& tensor)
-      : ScheduledOperation(label,
-                           members,
-                           make_tree_gather_and_broadcast(
-                               static_cast<int>(members.world_ranks.size()), members.rank)),
+      : ScheduledOperation(
+            label, members, make_tree_gather_and_broadcast(members.size(), members.rank)),
         tree_{size(), rank()},
         tensor_(tensor),
         scratch_(comm_scratch(tree_.subtree() * tensor_.bytes())),
@@ -260,7 +248,7 @@ class TreeAllReduce final : public ScheduledOperation {
 std::shared_ptr<Operation> make_direct_all_reduce(const Label& label,
                                                   const Members& members,
                                                   const Tensor& tensor) {
-  const auto ranks = static_cast<int>(members.world_ranks.size());
+  const int ranks = members.size();
   return std::make_shared<DirectReduction>(
       label, members, tensor, tensor,
       DirectLayout::all_reduce(ranks, tensor.numel(), size_of(tensor.dtype())), true);
@@ -277,15 +265,15 @@ bool is_direct(const Label& label, DType dtype, int ranks) {
 std::shared_ptr<Operation> make_all_reduce(const Label& label,
                                            const Members& members,
                                            const Tensor& tensor) {
-  const auto ranks = static_cast<int>(members.world_ranks.size());
+  const int ranks = members.size();
   const int64_t bytes = tensor.numel() * size_of(tensor.dtype());
   if (ranks <= kMostDirect) {
-    if (bytes <= SmallAllReduce::kMaxBytes) {
+    if (bytes <= kSmallDirectAllReduce) {
       return std::make_shared<SmallAllReduce>(label, members, tensor);
     }
     return make_direct_all_reduce(label, members, tensor);
   }
-  if (bytes <= TreeAllReduce::kMaxBytes) {
+  if (bytes <= kSmallTreeAllReduce) {
     return std::make_shared<TreeAllReduce>(label, members, tensor);
   }
   if (is_direct(label, tensor.dtype(), ranks)) {
@@ -300,7 +288,7 @@ std::shared_ptr<Operation> make_reduce_scatter(const Label& label,
                                                const Members& members,
                                                const Tensor& output,
                                                const Tensor& input) {
-  const auto ranks = static_cast<int>(members.world_ranks.size());
+  const int ranks = members.size();
   if (is_direct(label, input.dtype(), ranks)) {
     return std::make_shared<DirectReduction>(
         label, members, output, input,

@@ -434,11 +434,11 @@ ChainLayout ChainLayout::reduce_scatter(int ranks, int64_t total, int64_t elemen
 }
 
 int64_t ChainLayout::first_of_share(int64_t share) const {
-  return share / shares_per_piece * piece + share % shares_per_piece * this->share;
+  return share % pieces * piece + share / pieces * this->share;
 }
 
 int64_t ChainLayout::count_of_share(int64_t share) const {
-  return std::min(this->share, piece - share % shares_per_piece * this->share);
+  return std::min(this->share, piece - share / pieces * this->share);
 }
 
 int64_t ChainLayout::count(int64_t segment) const {

@@ -21,6 +21,12 @@ inline constexpr int kWindow = 4;
 inline constexpr int64_t kSmallestSegment = int64_t{64} << 10U;
 inline constexpr int64_t kLargestSegment = int64_t{512} << 10U;
 
+/// Up to so many bytes an all-reduce sends the whole tensor: to all in groups of up to kMostDirect
+/// ranks, up and down a tree in larger ones; an all-gather of those sends pieces through the tree.
+inline constexpr int64_t kSmallDirectAllReduce = int64_t{16} << 10U;
+inline constexpr int64_t kSmallTreeAllReduce = kSmallestSegment;
+inline constexpr int64_t kSmallTreeAllGather = int64_t{4} << 10U;  // of a piece
+
 /// What a schedule asks for. Ranks are those of the group; `part` tells a rank's messages apart.
 class ScheduleActions {
  public:
@@ -74,7 +80,8 @@ struct DirectLayout {
 std::unique_ptr<Schedule> make_direct_reduce(const DirectLayout& layout, int rank, bool all_reduce);
 
 /// A tensor in equal pieces, each cut into shares; a segment is one share, or several whole pieces
-/// where those are small.
+/// where those are small. The first shares of all pieces come first, then the second ones: so each
+/// rank gets its results in turns with the others, and no rank's link carries two streams at once.
 struct ChainLayout {
   int64_t pieces = 1;
   int64_t piece = 0;  ///< elements
@@ -93,7 +100,7 @@ struct ChainLayout {
   int64_t count_of_share(int64_t share) const;
   int64_t first(int64_t segment) const { return first_of_share(segment * shares_per_segment); }
   int64_t count(int64_t segment) const;
-  int owner(int64_t share) const { return static_cast<int>(share / shares_per_piece); }
+  int owner(int64_t share) const { return static_cast<int>(share % pieces); }
   static int sum(int64_t segment) { return static_cast<int>(2 * segment); }
   static int result(int64_t index) { return static_cast<int>(2 * index + 1); }
   static bool is_sum(int part) { return part % 2 == 0; }

@@ -59,6 +59,7 @@ void run_thread_ranks(int world_size,
         }
         communicator->announce_failure(message_of_exception(error));
       }
+      communicator->leave();
     });
   }
   for (std::thread& thread : threads) {

@@ -1,5 +1,6 @@
 #include "parallel_core/comm/thread_transport.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -92,10 +93,14 @@ class ThreadTransport final : public Transport {
   }
 
   void pause(double /*idle_seconds*/) override {
+    // What comes wakes the rank at once. Thousands that only look around would leave the cores to
+    // nobody else.
     constexpr auto kLongestPause = std::chrono::milliseconds(20);
+    constexpr int kManyRanks = 256;
     Mailbox& box = own_box();
     std::unique_lock lock(box.mutex);
-    box.changed.wait_for(lock, kLongestPause, [&] { return box.news; });
+    box.changed.wait_for(lock, kLongestPause * std::max(1, size() / kManyRanks),
+                         [&] { return box.news; });
     box.news = false;
   }
 

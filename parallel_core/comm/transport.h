@@ -70,6 +70,8 @@ class Transport {
   /// Called when there was nothing to do for that long: gives the processor away or sleeps until
   /// something may have happened.
   virtual void pause(double idle_seconds) = 0;
+  /// The rank's thread ends: it makes no call any more, though others may still send to it.
+  virtual void leave() {}
 };
 
 }  // namespace tapestry

@@ -14,24 +14,25 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kStuckAfter = 0.3;       // seconds without news
+constexpr double kAskAfter = 0.1;         // the same, before those waited for are asked
 constexpr double kLongestSilence = 60.0;  // between two reports of one rank that is stuck
 constexpr double kGrace = 0.5;            // seconds in which ranks that wait answer
 constexpr int kMaxLines = 16;             // of a report
 constexpr size_t kMaxNamed = 3;           // ranks of one line that are explained
 constexpr int kCoordinator = 0;
 
-std::string clause(int rank, const std::vector<RankState>& states) {
+std::string clause(int rank, const std::vector<RankState>& states, const RankHosts& hosts) {
   const RankState& state = states[static_cast<size_t>(rank)];
-  return concat("rank ", rank, ", which ",
+  return concat(hosts.name_of(rank), ", which ",
                 state.doing.empty() ? "does not answer (it is in no collective)" : state.doing);
 }
 
-std::string describe_rank(int rank, const std::vector<RankState>& states) {
+std::string describe_rank(int rank, const std::vector<RankState>& states, const RankHosts& hosts) {
   const RankState& state = states[static_cast<size_t>(rank)];
-  std::string line = concat("rank ", rank, " ", state.doing);
+  std::string line = concat(hosts.name_of(rank), " ", state.doing);
   const size_t named = std::min(kMaxNamed, state.missing.size());
   for (size_t i = 0; i < named; ++i) {
-    line += (i == 0 ? " for " : "; for ") + clause(state.missing[i], states);
+    line += (i == 0 ? " for " : "; for ") + clause(state.missing[i], states, hosts);
   }
   if (state.missing.size() > named) {
     line += concat("; and for ", state.missing.size() - named, " more ranks");
@@ -39,7 +40,7 @@ std::string describe_rank(int rank, const std::vector<RankState>& states) {
   return line;
 }
 
-std::string describe_ranks(const std::vector<RankState>& states) {
+std::string describe_ranks(const std::vector<RankState>& states, const RankHosts& hosts) {
   std::string text;
   int lines = 0;
   int left_out = 0;
@@ -51,13 +52,27 @@ std::string describe_ranks(const std::vector<RankState>& states) {
       ++left_out;
       continue;
     }
-    text += "\n  " + describe_rank(static_cast<int>(rank), states);
+    text += "\n  " + describe_rank(static_cast<int>(rank), states, hosts);
     ++lines;
   }
   if (left_out > 0) {
     text += concat("\n  and ", left_out, " more ranks");
   }
   return text;
+}
+
+// What is to be said if no rank of a host answers.
+std::string silent_hosts(const std::vector<RankState>& states, const RankHosts& hosts, int self) {
+  std::vector<bool> silent;
+  for (const RankState& state : states) {
+    silent.push_back(state.doing.empty());
+  }
+  const std::string whole = hosts.whole_hosts(silent);
+  return whole.empty() ? ""
+                       : concat("; cannot reach ", whole,
+                                ": no rank there answers, so the host has failed, or the network "
+                                "between it and ",
+                                hosts.host_of(self), ", or all its ranks hang");
 }
 
 }  // namespace
@@ -89,17 +104,69 @@ RankState RankState::parse(const std::string& text) {
 Watch::Watch(Communicator& communicator)
     : communicator_(communicator),
       ended_(static_cast<size_t>(communicator.size()), false),
+      tree_{communicator.size(), communicator.rank()},
       next_report_(kStuckAfter),
       failed_alike_(ended_.size(), false),
       told_(ended_.size(), false) {}
 
-bool Watch::all_others_have_ended() const {
-  for (int rank = 0; rank < communicator_.size(); ++rank) {
-    if (rank != communicator_.rank() && !has_ended(rank)) {
-      return false;
+void Watch::send_to_children(Control control) {
+  for (const int child : tree_.children()) {
+    communicator_.send_control(child, control, "");
+  }
+}
+
+void Watch::end() {
+  for (const int rank : asked_by_) {
+    communicator_.send_control(rank, Control::kEnded, "");
+  }
+  asked_by_.clear();
+  count_end();
+}
+
+bool Watch::job_has_ended() {
+  count_end();
+  return job_has_ended_;
+}
+
+void Watch::count_end() {
+  if (!communicator_.ended_ || counted_ || children_ended_ < tree_.children().size()) {
+    return;
+  }
+  const Count all = {below_.sent + communicator_.envelopes_sent_,
+                     below_.arrived + communicator_.envelopes_arrived_};
+  if (tree_.rank > 0) {
+    counted_ = true;
+    communicator_.send_control(tree_.parent(), Control::kTreeEnded,
+                               concat(all.sent, ' ', all.arrived));
+  } else if (all.sent == all.arrived) {
+    counted_ = job_has_ended_ = true;
+    send_to_children(Control::kAllEnded);
+  } else {
+    children_ended_ = 0;
+    below_ = {};
+    send_to_children(Control::kCountAgain);
+  }
+}
+
+// Whoever waits for a rank that has ended, and has nothing on its way to it, would wait for ever.
+void Watch::ask_for_ends() {
+  if (!has_asked_ && communicator_.in_call_ != nullptr) {
+    has_asked_ = true;
+    for (const int rank : own_state().missing) {
+      communicator_.send_control(rank, Control::kAskEnd, "");
     }
   }
-  return true;
+}
+
+void Watch::say_last_words(bool to_all) {
+  said_last_words_ = true;
+  if (to_all) {
+    communicator_.broadcast_control(Control::kEnded, "");
+    return;
+  }
+  for (const int rank : failing_) {
+    communicator_.send_control(rank, Control::kEnded, "");
+  }
 }
 
 RankState Watch::own_state() const {
@@ -142,14 +209,20 @@ RankState Watch::own_state() const {
 void Watch::idle(double seconds) {
   report_stuck(seconds);
   if (seconds >= communicator_.options_.timeout_seconds) {
-    stop(concat("rank ", communicator_.rank(), " has heard nothing for ",
-                communicator_.options_.timeout_seconds, " seconds"));
+    stop(concat(communicator_.options_.hosts->name_of(communicator_.rank()),
+                " has heard nothing for ", communicator_.options_.timeout_seconds, " seconds"),
+         Silence::kMeansFailure);
   }
 }
 
 void Watch::idle_at_end(double seconds) { report_stuck(seconds); }
 
 void Watch::report_stuck(double idle_seconds) {
+  if (idle_seconds >= kAskAfter) {
+    ask_for_ends();
+  } else {
+    has_asked_ = false;
+  }
   if (idle_seconds < kStuckAfter) {
     next_report_ = kStuckAfter;
     return;
@@ -235,24 +308,66 @@ void Watch::fail_elsewhere(const std::string& reason) {
   }
 }
 
+void Watch::hear_count(const std::string& text) {
+  std::istringstream in(text);
+  Count count;
+  in >> count.sent >> count.arrived;
+  below_.sent += count.sent;
+  below_.arrived += count.arrived;
+  ++children_ended_;
+}
+
+void Watch::note_failing(int rank) {
+  failing_.push_back(rank);
+  if (said_last_words_) {
+    communicator_.send_control(rank, Control::kEnded, "");
+  }
+}
+
 void Watch::hear(Control control, int source, const std::string& text) {
   const auto answer = [&](Control kind, const std::string& content) {
     communicator_.send_control(source, kind, content);
   };
   switch (control) {
     case Control::kEnded:
+      ended_count_ += has_ended(source) ? 0 : 1;
       ended_[static_cast<size_t>(source)] = true;
       break;
+    case Control::kAskEnd:
+      if (communicator_.ended_) {
+        answer(Control::kEnded, "");
+      } else if (std::find(asked_by_.begin(), asked_by_.end(), source) == asked_by_.end()) {
+        asked_by_.push_back(source);
+      }
+      break;
+    case Control::kTreeEnded:
+      hear_count(text);
+      count_end();
+      break;
+    case Control::kCountAgain:
+      children_ended_ = 0;
+      below_ = {};
+      counted_ = false;
+      send_to_children(control);
+      count_end();
+      break;
+    case Control::kAllEnded:
+      job_has_ended_ = true;
+      ++communicator_.activity_;  // what the rank waits for
+      send_to_children(control);
+      break;
     case Control::kFailed:
+      note_failing(source);
       if (communicator_.failure_ && text == own_reason_.substr(0, Envelope::kInlineBytes)) {
         failed_alike_[static_cast<size_t>(source)] = true;
       }
-      fail_elsewhere(concat("rank ", source, " failed: ", text));
+      fail_elsewhere(concat(communicator_.options_.hosts->name_of(source), " failed: ", text));
       break;
     case Control::kTold:
       told_[static_cast<size_t>(source)] = true;
       break;
     case Control::kStop:
+      note_failing(source);
       fail_elsewhere(text);
       break;
     case Control::kStuck:
@@ -279,10 +394,13 @@ void Watch::hear(Control control, int source, const std::string& text) {
         answers_[static_cast<size_t>(source)] = RankState::parse(text);
       }
       break;
+    case Control::kWaits:
+      communicator_.stragglers_.hear(source, RankWaits::parse(text));
+      break;
   }
 }
 
-void Watch::stop(const std::string& finding) {
+void Watch::stop(const std::string& finding, Silence silence) {
   asking_ = true;
   answers_.assign(static_cast<size_t>(communicator_.size()), {});
   answers_[static_cast<size_t>(communicator_.rank())] = own_state();
@@ -302,11 +420,16 @@ void Watch::stop(const std::string& finding) {
       communicator_.throw_if_failed();  // another rank was first
     }
   }
-  stop_with(finding, answers_);
+  std::string lost;
+  if (silence == Silence::kMeansFailure) {
+    lost = silent_hosts(answers_, *communicator_.options_.hosts, communicator_.rank());
+    lost_a_host_ = !lost.empty();
+  }
+  stop_with(finding + lost, answers_);
 }
 
 void Watch::stop_with(const std::string& finding, const std::vector<RankState>& states) {
-  communicator_.failure_ = finding + describe_ranks(states);
+  communicator_.failure_ = finding + describe_ranks(states, *communicator_.options_.hosts);
   communicator_.broadcast_control(Control::kStop, *communicator_.failure_);
   throw CommError(*communicator_.failure_);
 }

@@ -42,8 +42,8 @@ bool AllConfig::same_values(const AllConfig& other) const {
          dataset_config == other.dataset_config && model_config == other.model_config &&
          optimizer_config == other.optimizer_config && moe_config == other.moe_config &&
          lora_config == other.lora_config && post_training_config == other.post_training_config &&
-         tensorboard == other.tensorboard && monitor_config == other.monitor_config &&
-         without_effect == other.without_effect;
+         tensorboard == other.tensorboard && telemetry == other.telemetry &&
+         monitor_config == other.monitor_config && without_effect == other.without_effect;
 }
 
 void require_complete(const AllConfig& config) {

@@ -62,6 +62,7 @@ struct TrainingConfig {
   std::optional<int64_t> epochs;
   std::optional<int64_t> log_interval = 10;
   std::string log_style = "dynamic";  // dynamic | static
+  std::string log_format = "text";    // text | json
   std::optional<int64_t> eval_interval;
   int64_t eval_iters = 10;
   std::optional<int64_t> save_interval;
@@ -635,6 +636,20 @@ struct TensorBoardConfig {
   bool operator==(const TensorBoardConfig&) const = default;
 };
 
+/// What other programs see of a run while it trains.
+struct TelemetryConfig {
+  std::optional<std::string> run_name;  // empty: the name of the output folder
+  bool prometheus = false;
+  std::optional<std::string> prometheus_file;  // empty: metrics.prom in the output folder
+  double prometheus_interval = 5;              // seconds
+  std::optional<int64_t> http_port;            // 0: one that is free; empty: none
+  std::string http_address = "127.0.0.1";
+  std::optional<std::string> mlflow_dir;  // empty: nothing is written for MLflow
+  std::string mlflow_experiment = "Default";
+  int64_t mlflow_log_interval = 1;  // steps
+  bool operator==(const TelemetryConfig&) const = default;
+};
+
 /// What is measured beside the loss, and which steps and checkpoints are held to be bad.
 struct MonitorConfig {
   using Formats = std::optional<std::vector<std::string>>;  // of log | tensorboard
@@ -697,6 +712,7 @@ struct AllConfig {
   LoraConfig lora_config;
   PostTrainingConfig post_training_config;
   TensorBoardConfig tensorboard;
+  TelemetryConfig telemetry;
   MonitorConfig monitor_config;
   /// Values of keys that no code reads, by "section.key", where they are not the defaults.
   std::map<std::string, config::Value> without_effect;

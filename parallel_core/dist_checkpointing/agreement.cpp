@@ -85,6 +85,18 @@ std::vector<std::string> all_gather_text(ProcessGroup& group, const std::string&
   return texts;
 }
 
+std::string broadcast_text(ProcessGroup& group, const std::string& own, int root) {
+  const Tensor size = full({1}, static_cast<double>(own.size()), kInt64);
+  group.broadcast(size, root);
+  const int64_t bytes = *size.data<int64_t>();
+  const Tensor text = zeros({bytes / 8 + 1}, kInt64);
+  if (group.rank() == root) {
+    std::memcpy(text.raw(), own.data(), own.size());
+  }
+  group.broadcast(text, root);
+  return {reinterpret_cast<const char*>(text.raw()), static_cast<size_t>(bytes)};
+}
+
 void throw_if_any_failed(ProcessGroup& group, const std::exception_ptr& own) {
   if (group.size() == 1) {
     if (own) {

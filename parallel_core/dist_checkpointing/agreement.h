@@ -14,6 +14,9 @@ namespace tapestry {
 /// The text of every rank, in the order of the ranks, on all of them. Collective.
 std::vector<std::string> all_gather_text(ProcessGroup& group, const std::string& own);
 
+/// The text of rank `root` on all ranks. Collective.
+std::string broadcast_text(ProcessGroup& group, const std::string& own, int root);
+
 /// Throws on every rank if one of them has failed: on that rank its own exception, on the others
 /// one of the same kind (StorageError, IoError, ValueError, else RuntimeError) with the text of the
 /// first that has, "rank 3: ...". Collective.

@@ -43,6 +43,7 @@ std::string end_text(const TrainSummary& summary,
 
 TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   const ExactScope exact(config.training_config.exact);
+  set_log_format(config.training_config.log_format);
   initialize_ranks(config, options.world);
   StartingRun run(config, options);
   check_before_start(run);
@@ -73,6 +74,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   begin_files(run);
   assemble_loop(run);
   const TrainSummary summary = train(*run.cell, *run.data.train, config, run.loop);
+  tell_the_end(run, summary);
   log_info(end_text(summary, run.cell->position().seen, options));
   return summary;
 }

@@ -26,6 +26,7 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/log/json_log.h"
 #include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/training.h"
 
@@ -49,17 +50,28 @@ void write_text(int descriptor, std::string_view text) {
   [[maybe_unused]] const ssize_t written = ::write(descriptor, text.data(), text.size());
 }
 
+// "PROGRAM: ended by SIGTERM", on the first rank, from a handler.
+void say_from_handler(std::string_view what, std::string_view more = {}) {
+  if (!g_speaks) {
+    return;
+  }
+  if (json_of_process()) {
+    write_json_from_handler(STDERR_FILENO, "error", what, more);
+    return;
+  }
+  write_text(STDERR_FILENO, g_program.data());
+  write_text(STDERR_FILENO, ": ");
+  write_text(STDERR_FILENO, what);
+  write_text(STDERR_FILENO, more);
+  write_text(STDERR_FILENO, "\n");
+}
+
 // Ends the program as the signal would without a handler, but not without a word.
 void end_early(int signal) {
   remove_temporaries();
-  if (g_speaks) {
-    write_text(STDERR_FILENO, g_program.data());
-    for (const auto& [number, name] : kEndings) {
-      if (number == signal) {
-        write_text(STDERR_FILENO, ": ended by ");
-        write_text(STDERR_FILENO, name);
-        write_text(STDERR_FILENO, "\n");
-      }
+  for (const auto& [number, name] : kEndings) {
+    if (number == signal) {
+      say_from_handler("ended by ", name);
     }
   }
   std::signal(signal, SIG_DFL);
@@ -78,7 +90,7 @@ void request_stop(int signal) {
   }
   g_last_signal = signal;
   const auto terminal = static_cast<int>(g_terminal);
-  if (g_stop_requested == 0 && terminal >= 0) {
+  if (g_stop_requested == 0 && terminal >= 0 && !json_of_process()) {
     const int error = errno;
     const pid_t group = ::tcgetpgrp(terminal);
     const bool foreground = group < 0 || group == ::getpgrp();
@@ -99,6 +111,17 @@ void stop_on(int signal, Again again) {
   ::sigaction(signal, &action, nullptr);
 }
 
+// Slurm's srun has started the process. Below mpirun, which srun may have started, it is set too.
+bool started_by_srun() {
+  const auto is_there = [](const char* name) {
+    return std::getenv(name) != nullptr;  // NOLINT(concurrency-mt-unsafe): nobody changes it
+  };
+  return is_there("SLURM_PROCID") && !is_there("OMPI_COMM_WORLD_RANK");
+}
+
+// Before MPI begins, which makes the ranks of srun look as those of mpirun.
+bool g_by_srun = false;
+
 bool is_ignored(int signal) {
   struct sigaction action {};
   return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
@@ -117,10 +140,7 @@ void on_end_of_parent(int /*signal*/) {
     g_stop_requested = 1;
     return;
   }
-  if (g_speaks) {
-    write_text(STDERR_FILENO, g_program.data());
-    write_text(STDERR_FILENO, ": ended, as what started it is gone\n");
-  }
+  say_from_handler("ended, as what started it is gone");
   remove_temporaries();
   ::_exit(kFailure);
 }
@@ -136,6 +156,7 @@ void end_with_parent() {
 // From here on a signal that ends the program says so, on the first rank. Ranks are known by what
 // started them, as the signal may come before they know each other.
 void speak_at_the_end(const std::string& program) {
+  g_by_srun = started_by_srun();
   const size_t size = std::min(program.size(), g_program.size() - 1);
   std::copy_n(program.begin(), size, g_program.begin());
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
@@ -156,7 +177,7 @@ std::string failure_text(const std::exception& error, const std::string& program
       config != nullptr && config->findings().size() > 1
           ? concat(config->findings().size(), " faults in the configuration:\n", error.what())
           : failure_message(error);
-  return logs_open() ? text : concat(program, ": ", text);
+  return logs_open() || json_of_process() ? text : concat(program, ": ", text);
 }
 
 // Files that are opened must not take the place of a stream that was closed (">&-").
@@ -246,8 +267,10 @@ std::function<bool()> stop_on_signals() {
   if (const std::optional<OutputStream> terminal = progress_terminal()) {
     g_terminal = static_cast<int>(*terminal);
   }
+  // Slurm's daemon sends a job that it preempts SIGTERM, and srun passes on its own: the same wish,
+  // said twice. Who does not end gets SIGKILL from it anyway, after KillWait.
   for (const int signal : {SIGTERM, SIGUSR1}) {
-    stop_on(signal, Again::kEnds);
+    stop_on(signal, g_by_srun ? Again::kChangesNothing : Again::kEnds);
   }
   // Shells may send SIGHUP twice; a closed pipe sends SIGPIPE for each line.
   for (const auto& [signal, again] :

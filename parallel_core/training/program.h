@@ -48,9 +48,10 @@ class EndAtSignals {
 
 /// Makes signals ask for an orderly end: SIGINT, SIGTERM and SIGUSR1 (which mpirun passes on to all
 /// ranks), SIGHUP (the terminal is gone) and SIGPIPE (nobody reads the output any more). A terminal
-/// is told so at once. The second SIGINT, SIGTERM or SIGUSR1 ends the program. SIGINT, SIGHUP and
-/// SIGPIPE that it was started to ignore, by nohup or in the background of a script, it ignores.
-/// The result says whether a signal came: for PretrainOptions::stop_requested.
+/// is told so at once. The second SIGINT, SIGTERM or SIGUSR1 ends the program; of a rank that
+/// Slurm's srun has started the second SIGINT alone, as Slurm says the others twice. SIGINT, SIGHUP
+/// and SIGPIPE that it was started to ignore, by nohup or in the background of a script, it
+/// ignores. The result says whether a signal came: for PretrainOptions::stop_requested.
 std::function<bool()> stop_on_signals();
 
 /// Writes what a program was asked for to standard output. StorageError where that cannot take it,

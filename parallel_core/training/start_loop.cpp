@@ -1,4 +1,7 @@
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <string>
@@ -161,6 +164,32 @@ std::unique_ptr<TensorBoardLog> make_board(const StartingRun& run) {
   return board;
 }
 
+std::string name_of_host() {
+  std::array<char, 257> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+// What programs outside see of the run, on the first rank.
+void open_telemetry(StartingRun& run) {
+  const AllConfig& config = run.config;
+  const int64_t steps_done = run.cell->position().seen;
+  run.prometheus =
+      make_prometheus_log(config,
+                          {.run = run_name(config),
+                           .host = name_of_host(),
+                           .rank = RankContext::current().rank(),
+                           .ranks = run.options.world->size(),
+                           .layout = run.trainer.layout,
+                           .output_dir = fs::absolute(run.output()).lexically_normal().string(),
+                           .checkpoints = run.checkpoints(),
+                           .planned_steps = total_steps(config, run.data.opened.in_run())},
+                          {.steps = steps_done,
+                           .tokens = run.trainer.tokens,
+                           .samples = run.data.opened.in_run().first_sample});
+  run.mlflow = make_mlflow_log(config, run.resolved_yaml,
+                               run.goes_on_in_place ? std::optional(steps_done) : std::nullopt);
+}
+
 CheckpointOptions checkpoint_options(StartingRun& run) {
   const TrainingConfig& training = run.config.training_config;
   CheckpointOptions checkpoint;
@@ -192,6 +221,12 @@ void add_observers(StartingRun& run) {
   }
   if (run.expert_counts) {
     observers.push_back(&*run.expert_counts);
+  }
+  if (run.prometheus) {
+    observers.push_back(&*run.prometheus);
+  }
+  if (run.mlflow) {
+    observers.push_back(&*run.mlflow);
   }
   if (!run.board) {
     return;
@@ -277,6 +312,9 @@ void begin_files(StartingRun& run) {
     }
   }
   run.board = make_board(run);
+  if (run.is_first_rank && !run.options.rehearsed_steps) {
+    open_telemetry(run);
+  }
 }
 
 void assemble_loop(StartingRun& run) {
@@ -305,6 +343,18 @@ void assemble_loop(StartingRun& run) {
   };
   if (!run.options.model) {
     loop.step_flops = step_work(config, get_data_parallel_world_size()).flops;
+  }
+}
+
+void tell_the_end(StartingRun& run, const TrainSummary& summary) {
+  const bool stopped = summary.stopped_on_request;
+  if (run.prometheus) {
+    run.prometheus->finish(stopped ? telemetry::RunState::kStopped
+                                   : telemetry::RunState::kFinished);
+  }
+  if (run.mlflow) {
+    run.mlflow->finish(stopped ? telemetry::MlflowStatus::kKilled
+                               : telemetry::MlflowStatus::kFinished);
   }
 }
 

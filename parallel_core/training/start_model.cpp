@@ -1,5 +1,6 @@
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
@@ -16,6 +17,7 @@
 #include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/log/parameter_rules_log.h"
 #include "parallel_core/training/ranks/equal_configurations.h"
+#include "parallel_core/training/ranks/placement.h"
 #include "parallel_core/training/start_summary.h"
 #include "parallel_core/training/starting_run.h"
 #include "parallel_core/training/step/given_state.h"
@@ -146,14 +148,23 @@ void log_summary(const StartingRun& run, const std::string& time) {
   if (options.model || model.stage().size > 1) {
     log_detail(concat("model: this rank holds ", model.num_parameters(), " parameters"));
   }
+  const std::vector<RankPlacement> placements =
+      gather_placements(*options.world, RankPlacement::own());
+  for (const std::string& line : placement_lines(placements)) {
+    log_detail(line);
+  }
   log_lines(start_summary(run.config, run.data,
                           {.own_model = own_model,
                            .ranks = options.world->size(),
                            .ranks_on_host = options.ranks_on_host,
                            .available = run.available,
                            .progress_text = options.progress_text,
-                           .time = time}),
+                           .time = time,
+                           .placements = placements}),
             log_info);
+  for (const std::string& warning : placement_warnings(placements)) {
+    log_warning(warning);
+  }
 }
 
 void make_run_optimizer(StartingRun& run) {

@@ -86,6 +86,21 @@ std::string tokenizer_description(const AllConfig& config, const RunData& data) 
   return data::make_tokenizer(type, data.tokenizer_model)->describe();
 }
 
+// A row for each rank, but for no more than a screen has room for.
+std::vector<std::string> cores_rows(const std::vector<RankPlacement>& placements) {
+  constexpr size_t kShown = 8;
+  if (placements.size() == 1) {
+    return {placements.front().describe()};
+  }
+  std::vector<std::string> rows = placement_lines(placements);
+  if (rows.size() > kShown) {
+    const size_t more = rows.size() - kShown;
+    rows.resize(kShown);
+    rows.push_back(concat("and ", more, more == 1 ? " rank" : " ranks", " more: see info.log"));
+  }
+  return rows;
+}
+
 std::string precision_text(const AllConfig& config) {
   const TransformerConfig& m = config.model_config;
   const OptimizerConfig& o = config.optimizer_config;
@@ -151,6 +166,9 @@ std::string start_summary(const AllConfig& config, const RunData& data, const St
   add("machine", concat(num_threads(), num_threads() == 1 ? " thread" : " threads",
                         facts.ranks > 1 ? " a rank" : "", ", ", name_of(cpu_level()),
                         facts.progress_text.empty() ? "" : "; ", facts.progress_text));
+  for (const std::string& row : cores_rows(facts.placements)) {
+    add(text.find("\ncores") == std::string::npos ? "cores" : "", row);
+  }
   add("precision", precision_text(config));
   add("memory", memory_text(config, facts));
   add("length", length_text(config));

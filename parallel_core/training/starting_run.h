@@ -19,6 +19,8 @@
 #include "parallel_core/training/step/run_part.h"
 #include "parallel_core/training/watch/expert_counts_file.h"
 #include "parallel_core/training/watch/last_step.h"
+#include "parallel_core/training/watch/mlflow_log.h"
+#include "parallel_core/training/watch/prometheus_log.h"
 #include "parallel_core/training/watch/tensorboard_log.h"
 
 namespace tapestry {
@@ -68,6 +70,8 @@ struct StartingRun {
   std::optional<HashesFile> hashes;
   std::optional<ExpertCountsFile> expert_counts;
   std::unique_ptr<TensorBoardLog> board;
+  std::unique_ptr<PrometheusLog> prometheus;  ///< on the first rank, as the next one
+  std::unique_ptr<MlflowLog> mlflow;
   TrainOptions loop;
   std::vector<std::unique_ptr<StepObserver>> further_observers;
   std::optional<LastStep> last_step;
@@ -116,5 +120,7 @@ void restore_state(StartingRun& run);
 void begin_files(StartingRun& run);
 /// Everything that train() is told.
 void assemble_loop(StartingRun& run);
+/// Tells those who watch from outside that the run is over, and how.
+void tell_the_end(StartingRun& run, const TrainSummary& summary);
 
 }  // namespace tapestry

@@ -35,6 +35,11 @@ configure(result text all -S "${SOURCE_DIR}" ${WITHOUT_PACKAGES})
 check("parallel_core needs MPI" NOT result EQUAL 0)
 check("the packages should be named" text MATCHES
   "apt-get install pkg-config libsentencepiece-dev libpcre2-dev libutf8proc-dev libopenmpi-dev libyaml-cpp-dev libspdlog-dev")
+configure(result text mpich -S "${SOURCE_DIR}" -DTAPESTRY_MPI=mpich ${WITHOUT_PACKAGES})
+check("the package of the MPI that was chosen should be named" text MATCHES "apt-get install .*libmpich-dev")
+configure(result text other_mpi -S "${SOURCE_DIR}" -DTAPESTRY_MPI=lam)
+check("there is no MPI 'lam'" NOT result EQUAL 0)
+check("known ones should be named" text MATCHES "TAPESTRY_MPI is 'lam'. known are openmpi, mpich")
 configure(result text unknown -S "${SOURCE_DIR}" -DTAPESTRY_COMPONENTS=optimizer)
 check("there is no component 'optimizer'" NOT result EQUAL 0)
 check("known components should be named" text MATCHES

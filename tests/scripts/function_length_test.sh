@@ -50,7 +50,7 @@ if [ "$found" != "$expected" ]; then
   exit 1
 fi
 
-found=$(long_functions autograd nn optim parallel_core text interop diagnosis examples)
+found=$(long_functions autograd nn optim parallel_core text interop diagnosis examples packaging)
 if [ -n "$found" ]; then
   printf 'functions of 100 lines or more:\n%s\n' "$found"
   exit 1

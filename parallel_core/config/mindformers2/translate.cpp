@@ -14,8 +14,9 @@ namespace tapestry::config::mindformers2 {
 namespace {
 
 // Sections that static files of 1.x have too, or that are of ours.
-constexpr std::string_view kShared[] = {"optimizer", "train_dataset", "model",       "context",
-                                        "callbacks", "eval_dataset",  "lora_config", "tensorboard"};
+constexpr std::string_view kShared[] = {"optimizer",   "train_dataset", "model",
+                                        "context",     "callbacks",     "eval_dataset",
+                                        "lora_config", "tensorboard",   "telemetry"};
 constexpr std::string_view kStaticOnly[] = {
     "runner_config",    "runner_wrapper", "lr_schedule", "train_dataset_task",
     "parallel",         "trainer",        "processor",   "eval_dataset_task",

@@ -671,6 +671,7 @@ void resolve(Resolution& r) {
   resolve_attention_scores(r);
   resolve_schedule(r);
   resolve_tensorboard(r);
+  resolve_telemetry(r);
   resolve_monitor(r);
   resolve_post_training(r);
   resolve_one_order(r);

@@ -75,6 +75,7 @@ void resolve_optimizer(Resolution& resolution);
 void resolve_attention_scores(Resolution& resolution);
 void resolve_schedule(Resolution& resolution);
 void resolve_tensorboard(Resolution& resolution);
+void resolve_telemetry(Resolution& resolution);
 void resolve_monitor(Resolution& resolution);
 void resolve_post_training(Resolution& resolution);
 void resolve_task_data(Resolution& resolution);

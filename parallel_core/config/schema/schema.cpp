@@ -69,7 +69,7 @@ std::span<const Section> schema() {
     static std::deque<std::vector<Key>> kept;
     return std::span<const Key>(kept.emplace_back(with_keys_without_effect(section, read)));
   };
-  static const std::array<Section, 10> sections = {{
+  static const std::array<Section, 11> sections = {{
       {"training_config", "Training", "Length, logging, precision, checkpoints.",
        all_keys("training_config", training_keys())},
       {"parallel_config", "Parallel layout", "How the model is spread over ranks.",
@@ -90,6 +90,9 @@ std::span<const Section> schema() {
        all_keys("post_training_config", post_training_keys())},
       {"tensorboard", "TensorBoard", "Event files that TensorBoard shows.",
        all_keys("tensorboard", tensorboard_keys())},
+      {"telemetry", "Seen from outside",
+       "What Prometheus, MLflow and other programs see of a run while it trains.",
+       all_keys("telemetry", telemetry_keys())},
       {"monitor_config", "Monitors",
        "Measurements beside the loss, skipped steps, healthy checkpoints.",
        all_keys("monitor_config", monitor_keys())},

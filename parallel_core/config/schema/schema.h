@@ -143,6 +143,7 @@ std::span<const Key> moe_keys();
 std::span<const Key> lora_keys();
 std::span<const Key> post_training_keys();
 std::span<const Key> tensorboard_keys();
+std::span<const Key> telemetry_keys();
 std::span<const Key> monitor_keys();
 
 /// Of a list of texts: empty, or which of them is no regular expression.

@@ -87,6 +87,11 @@ constexpr Key kKeys[] = {
      .check = one_of("dynamic|static"),
      .doc = "Format of a step's log lines: dynamic is the one line of MindFormers' dynamic-graph "
             "package, static the two lines of its static configurations."},
+    {.name = "log_format",
+     .field = f<&T::log_format>,
+     .check = one_of("text|json"),
+     .doc = "Format of everything that the run says, on the terminal and in log/rank_N: text, or "
+            "json with one JSON object a line; see `docs/monitoring.md`."},
     {.name = "eval_interval",
      .field = f<&T::eval_interval>,
      .check = above(0),

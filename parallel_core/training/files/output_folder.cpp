@@ -34,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr auto kPoll = std::chrono::milliseconds(200);
-constexpr int64_t kPatience = 5 * 60 * 5;  // polls until a run that does not end is killed
+constexpr int64_t kPatience = 5 * 60 * 5;  // polls until a run that does not end is given up
 
 // grads_step_12.safetensors and its like.
 bool is_dump(const std::string& name) {
@@ -136,9 +136,9 @@ EarlierRun find_earlier_run(const std::string& output_dir) {
   if (run.files.empty()) {
     return run;
   }
-  for (const char* name :
-       {"config.yaml", "health_ckpts.json", "abnormal_global_norm.json", "report.html",
-        "tokens_per_expert.jsonl", "hashes.jsonl", "capsule", "profile"}) {
+  for (const char* name : {"config.yaml", "health_ckpts.json", "abnormal_global_norm.json",
+                           "report.html", "tokens_per_expert.jsonl", "hashes.jsonl", "capsule",
+                           "profile", "metrics.prom", "mlflow_run.json"}) {
     if (fs::exists(folder / name, error)) {
       run.files.emplace_back(name);
     }
@@ -202,6 +202,9 @@ OutputFolder::Attempt OutputFolder::attempt(const OutputFolderOptions& options) 
   LockHolder holder;
   lock_ = RunLock::take(path, holder);
   if (!lock_) {
+    if (holder.is_earlier_start_of(LockHolder::self()) && attempts_ < kPatience) {
+      return wait_for_earlier_start(holder, options);
+    }
     if (options.replace) {
       return end_holder(holder, options);
     }
@@ -223,6 +226,22 @@ OutputFolder::Attempt OutputFolder::attempt(const OutputFolderOptions& options) 
     return Attempt::kRefused;
   }
   return Attempt::kTaken;
+}
+
+OutputFolder::Attempt OutputFolder::wait_for_earlier_start(const LockHolder& holder,
+                                                           const OutputFolderOptions& options) {
+  if (options.stop_requested && options.stop_requested()) {
+    refusal_ = concat("stopped while waiting for the end of ", holder.describe());
+    return Attempt::kRefused;
+  }
+  if (attempts_ == 0) {
+    const std::string text =
+        concat("waiting for the end of an earlier start of this job: ", holder.describe());
+    remarks_.push_back(text);
+    log_info(text);
+  }
+  ++attempts_;
+  return Attempt::kWaiting;
 }
 
 void OutputFolder::refuse_earlier_run() {

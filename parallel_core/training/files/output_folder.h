@@ -32,7 +32,7 @@ struct OutputFolderOptions {
   bool overwrite = false;  ///< move the files of an earlier run aside
   bool replace = false;    ///< end a run that is in the folder; implies overwrite unless `resume`
   bool resume = false;     ///< go on with an earlier run: its files stay
-  std::function<bool()> stop_requested;  ///< ends the wait for a run that is being replaced
+  std::function<bool()> stop_requested;  ///< ends the wait for another run's end
 };
 
 /// A run's place in its output folder, from construction to destruction. Collective: rank 0 of
@@ -41,7 +41,8 @@ class OutputFolder {
  public:
   /// ValueError, the same on every rank, for a folder in which somebody trains (unless it is to be
   /// replaced) or has trained (unless it is to be overwritten or gone on with): names who or what,
-  /// and what may be done. A run that is replaced gets SIGUSR1, upon which it saves and ends, and
+  /// and what may be done. An earlier start of the same job that has not quite ended is waited for,
+  /// five minutes. A run that is replaced gets SIGUSR1, upon which it saves and ends, and
   /// has five minutes for it; ValueError if it is not on this machine. IoError if the folder cannot
   /// be made.
   OutputFolder(std::string output_dir, const OutputFolderOptions& options, ProcessGroup& world);
@@ -66,6 +67,7 @@ class OutputFolder {
   enum class Attempt : uint8_t { kTaken, kWaiting, kRefused, kFailed, kNoRoom };
   Attempt attempt(const OutputFolderOptions& options);
   Attempt end_holder(const LockHolder& holder, const OutputFolderOptions& options);
+  Attempt wait_for_earlier_start(const LockHolder& holder, const OutputFolderOptions& options);
   void refuse_earlier_run();
   std::string new_folder_aside() const;
 

@@ -9,8 +9,10 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <ctime>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
@@ -78,16 +80,37 @@ std::string local_time() {
 std::string lines_of(const LockHolder& holder) {
   return concat("host: ", holder.host, "\npid: ", holder.pid, "\nstarted: ", holder.started,
                 "\ncommand: ", holder.command, "\nboot_id: ", holder.boot_id,
-                "\nprocess_start: ", holder.process_start, "\n");
+                "\nprocess_start: ", holder.process_start,
+                holder.job.empty()
+                    ? std::string()
+                    : concat("\njob: ", holder.job, "\njob_start: ", holder.job_start),
+                "\n");
+}
+
+int64_t number_in(std::string_view digits) {
+  int64_t value = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  return value;
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nobody sets any
+  return value == nullptr ? "" : first_line(value);
+}
+
+// A batch system that starts a job again, or pretrain_gpt.sh --restarts.
+void read_job(LockHolder& holder) {
+  holder.job = variable("TAPESTRY_JOB");
+  if (!holder.job.empty()) {
+    holder.job_start = number_in(variable("TAPESTRY_JOB_START"));
+  } else if (const std::string slurm = variable("SLURM_JOB_ID"); !slurm.empty()) {
+    holder.job = "slurm-" + slurm;
+    holder.job_start = number_in(variable("SLURM_RESTART_COUNT"));
+  }
 }
 
 std::optional<LockHolder> parse_holder(const std::string& text) {
   LockHolder holder;
-  const auto number = [](const std::string& digits) {
-    int64_t value = 0;
-    std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    return value;
-  };
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const size_t colon = line.find(": ");
@@ -99,7 +122,7 @@ std::optional<LockHolder> parse_holder(const std::string& text) {
     if (name == "host") {
       holder.host = value;
     } else if (name == "pid") {
-      holder.pid = number(value);
+      holder.pid = number_in(value);
     } else if (name == "started") {
       holder.started = value;
     } else if (name == "command") {
@@ -107,7 +130,11 @@ std::optional<LockHolder> parse_holder(const std::string& text) {
     } else if (name == "boot_id") {
       holder.boot_id = value;
     } else if (name == "process_start") {
-      holder.process_start = number(value);
+      holder.process_start = number_in(value);
+    } else if (name == "job") {
+      holder.job = value;
+    } else if (name == "job_start") {
+      holder.job_start = number_in(value);
     }
   }
   return holder.pid > 0 ? std::optional(holder) : std::nullopt;
@@ -143,6 +170,7 @@ LockHolder LockHolder::self() {
   holder.boot_id = tapestry::boot_id();
   holder.process_start = start_of(holder.pid);
   holder.command = command_of_self();
+  read_job(holder);
   return holder;
 }
 
@@ -154,6 +182,10 @@ std::string LockHolder::describe() const {
 bool LockHolder::is_reachable() const {
   return !boot_id.empty() && boot_id == tapestry::boot_id() && process_start != 0 &&
          start_of(pid) == process_start;
+}
+
+bool LockHolder::is_earlier_start_of(const LockHolder& other) const {
+  return !job.empty() && job == other.job && job_start < other.job_start;
 }
 
 std::optional<LockHolder> read_lock(const std::string& path) {
@@ -176,7 +208,8 @@ std::unique_ptr<RunLock> RunLock::take(const std::string& path, LockHolder& hold
     const bool supported = locked || reason == EWOULDBLOCK;
     const std::optional<LockHolder> named = read_lock(path);
     const LockHolder self = LockHolder::self();
-    const bool elsewhere = named && named->boot_id != self.boot_id && named->host != self.host;
+    const bool elsewhere = named && named->boot_id != self.boot_id && named->host != self.host &&
+                           !named->is_earlier_start_of(self);
     if (supported ? !locked || elsewhere : named && (elsewhere || named->is_reachable())) {
       ::close(descriptor);
       holder = named.value_or(LockHolder{.host = "unknown", .started = "a moment ago"});

@@ -21,12 +21,14 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/comm/distributed.h"
+#include "parallel_core/training/log/json_log.h"
 
 namespace tapestry {
 
 namespace {
 
 constexpr const char* kPattern = "%Y-%m-%d %H:%M:%S.%e %l %v";
+constexpr const char* kJsonPattern = "%v";  // the message is the whole object
 
 // Where the line of progress is drawn: standard output, in the order of the lines that appear above
 // it, or standard error if that alone is a terminal. The launcher passes on standard error line by
@@ -54,6 +56,8 @@ struct ShownProgress {
 };
 
 std::optional<ShownProgress>& progress_shown();
+
+bool is_json();
 
 // Removes the line. A terminal that has become narrower has broken it into several.
 std::string clearing(const ShownProgress& progress) {
@@ -83,6 +87,10 @@ class TerminalSink final : public spdlog::sinks::base_sink<std::mutex> {
       }
     }
     const std::string text(message.payload.data(), message.payload.size());
+    if (is_json()) {
+      put(stream, line + text + "\n");
+      return;
+    }
     put(stream,
         line +
             (is_terminal(stream) ? on_terminal(message, stream, text) : elsewhere(message, text)) +
@@ -138,12 +146,28 @@ struct LogState {
   std::shared_ptr<spdlog::logger> logger;
   bool open = false;
   bool log_failed = false;
+  bool json = false;
   std::optional<ShownProgress> progress_shown;
 };
 
 LogState& state() { return RankContext::current().slot<LogState>(); }
 
 std::optional<ShownProgress>& progress_shown() { return state().progress_shown; }
+
+bool is_json() { return state().json; }
+
+std::string_view level_name(spdlog::level::level_enum level) {
+  return level >= spdlog::level::err ? "error" : level >= spdlog::level::warn ? "warning" : "info";
+}
+
+// What the sinks are given for a message.
+std::string payload_of(spdlog::level::level_enum level,
+                       const std::string& message,
+                       const LogFields& fields = {}) {
+  return is_json()
+             ? json_log_line(level_name(level), RankContext::current().rank(), message, fields)
+             : message;
+}
 
 spdlog::logger& logger() {
   LogState& current = state();
@@ -160,8 +184,10 @@ void hide_progress() {
   }
 }
 
-void write(spdlog::level::level_enum level, const std::string& message) {
-  logger().log(level, "{}", message);
+void write(spdlog::level::level_enum level,
+           const std::string& message,
+           const LogFields& fields = {}) {
+  logger().log(level, "{}", payload_of(level, message, fields));
 }
 
 // A full disk, for example: a log that cannot be written must neither end the run nor hide why
@@ -169,18 +195,20 @@ void write(spdlog::level::level_enum level, const std::string& message) {
 void report_log_failure(const std::string& message) {
   if (!state().log_failed) {
     state().log_failed = true;
-    std::fputs(concat("log: ", message, "; lines will be missing from it\n").c_str(), stderr);
+    const std::string text = concat("log: ", message, "; lines will be missing from it");
+    std::fputs((payload_of(spdlog::level::err, text) + "\n").c_str(), stderr);
   }
 }
 
 enum class LogPart : uint8_t { kFiles, kTerminal };
 
 void write_to(LogPart part, spdlog::level::level_enum level, const std::string& message) {
+  const std::string payload = payload_of(level, message);
   for (const spdlog::sink_ptr& sink : logger().sinks()) {
     const bool is_file = dynamic_cast<TerminalSink*>(sink.get()) == nullptr;
     if (is_file == (part == LogPart::kFiles) && sink->should_log(level)) {
       try {
-        sink->log(spdlog::details::log_msg(logger().name(), level, message));
+        sink->log(spdlog::details::log_msg(logger().name(), level, payload));
         sink->flush();
       } catch (const spdlog::spdlog_ex& error) {
         report_log_failure(error.what());
@@ -189,7 +217,25 @@ void write_to(LogPart part, spdlog::level::level_enum level, const std::string& 
   }
 }
 
+// Of all sinks of the logger but the terminal, which asks by itself.
+void set_patterns(const std::vector<spdlog::sink_ptr>& sinks) {
+  for (const spdlog::sink_ptr& sink : sinks) {
+    if (dynamic_cast<TerminalSink*>(sink.get()) == nullptr) {
+      sink->set_pattern(is_json() ? kJsonPattern : kPattern);
+    }
+  }
+}
+
 }  // namespace
+
+void set_log_format(const std::string& format) {
+  state().json = format == "json";
+  set_json_of_process(is_json());
+  if (is_json()) {
+    hide_progress();
+  }
+  set_patterns(logger().sinks());
+}
 
 void open_logs(const std::string& output_dir) {
   const int rank = RankContext::current().rank();
@@ -211,9 +257,7 @@ void open_logs(const std::string& output_dir) {
     auto error = std::make_shared<spdlog::sinks::basic_file_sink_mt>(folder / "error.log");
     error->set_level(spdlog::level::err);
     sinks = {info, error};
-    for (const spdlog::sink_ptr& sink : sinks) {
-      sink->set_pattern(kPattern);
-    }
+    set_patterns(sinks);
     sinks.push_back(std::make_shared<TerminalSink>(rank, /*running=*/true));
     if (rank != 0) {
       sinks.back()->set_level(spdlog::level::err);
@@ -241,8 +285,11 @@ bool logs_open() { return state().open; }
 
 void log_info(const std::string& message) { write(spdlog::level::info, message); }
 void log_info(const std::string& message, const std::string& on_terminal) {
-  if (!is_terminal(OutputStream::kOut)) {
-    log_info(message);
+  log_info(message, on_terminal, {});
+}
+void log_info(const std::string& message, const std::string& on_terminal, const LogFields& fields) {
+  if (is_json() || !is_terminal(OutputStream::kOut)) {
+    write(spdlog::level::info, message, fields);
     return;
   }
   write_to(LogPart::kFiles, spdlog::level::info, message);
@@ -268,7 +315,7 @@ void log_consequence(const std::string& message) {
 }
 
 std::optional<OutputStream> progress_terminal() {
-  return RankContext::current().rank() == 0 ? progress_stream() : std::nullopt;
+  return RankContext::current().rank() == 0 && !is_json() ? progress_stream() : std::nullopt;
 }
 
 bool shows_progress() {

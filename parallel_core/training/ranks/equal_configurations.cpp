@@ -172,14 +172,21 @@ std::string ranks_text(const std::vector<size_t>& ranks) {
   return concat(ranks.size() == 1 ? "rank " : "ranks ", text);
 }
 
+// What ranks have been given that were given the same.
+struct AlikeRanks {
+  std::vector<size_t> ranks;
+  GivenKeys keys;
+};
+
 // "  KEY: VALUE on ranks 0-2, VALUE on rank 3"; empty if all have the same.
-std::string key_difference(const std::string& name, const std::vector<GivenKeys>& ranks) {
+std::string key_difference(const std::string& name, const std::vector<AlikeRanks>& kinds) {
   std::map<std::string, std::vector<size_t>> by_value;
   std::set<std::string> targets;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const auto found = ranks[rank].find(name);
-    const bool is_there = found != ranks[rank].end();
-    by_value[is_there ? found->second.value : std::string("nothing")].push_back(rank);
+  for (const AlikeRanks& kind : kinds) {
+    const auto found = kind.keys.find(name);
+    const bool is_there = found != kind.keys.end();
+    std::vector<size_t>& ranks = by_value[is_there ? found->second.value : std::string("nothing")];
+    ranks.insert(ranks.end(), kind.ranks.begin(), kind.ranks.end());
     targets.insert(is_there ? found->second.target : std::string("nothing"));
   }
   if (by_value.size() == 1 || targets.size() == 1) {
@@ -187,6 +194,7 @@ std::string key_difference(const std::string& name, const std::vector<GivenKeys>
   }
   std::vector<std::pair<std::vector<size_t>, std::string>> groups;  // by their first ranks
   for (auto& [value, members] : by_value) {
+    std::sort(members.begin(), members.end());
     groups.emplace_back(std::move(members), value);
   }
   std::sort(groups.begin(), groups.end());
@@ -196,6 +204,27 @@ std::string key_difference(const std::string& name, const std::vector<GivenKeys>
         concat(text.empty() ? "" : ", ", value.empty() ? "''" : value, " on ", ranks_text(members));
   }
   return concat("\n  ", name, ": ", text);
+}
+
+// The first rank of each kind shows its text: of thousands, few differ, and nobody has room for
+// what each has been given.
+std::vector<AlikeRanks> given_to_all(ProcessGroup& world,
+                                     const std::vector<std::string>& hashes,
+                                     const std::string& own) {
+  std::map<std::string, size_t> kind_of;
+  std::vector<AlikeRanks> kinds;
+  for (size_t rank = 0; rank < hashes.size(); ++rank) {
+    const auto [kind, is_new] = kind_of.emplace(hashes[rank], kinds.size());
+    if (is_new) {
+      kinds.emplace_back();
+    }
+    kinds[kind->second].ranks.push_back(rank);
+  }
+  for (AlikeRanks& kind : kinds) {
+    const auto root = static_cast<int>(kind.ranks.front());
+    kind.keys = parse_keys(broadcast_text(world, own, root));
+  }
+  return kinds;
 }
 
 }  // namespace
@@ -209,17 +238,16 @@ void check_equal_configurations(const AllConfig& config, ProcessGroup& world) {
   if (std::adjacent_find(hashes.begin(), hashes.end(), std::not_equal_to<>()) == hashes.end()) {
     return;
   }
-  std::vector<GivenKeys> ranks;
   std::set<std::string> names;
-  for (const std::string& text : all_gather_text(world, own)) {
-    ranks.push_back(parse_keys(text));
-    for (const auto& [name, key] : ranks.back()) {
+  const std::vector<AlikeRanks> kinds = given_to_all(world, hashes, own);
+  for (const AlikeRanks& kind : kinds) {
+    for (const auto& [name, key] : kind.keys) {
       names.insert(name);
     }
   }
   std::string text;
   for (const std::string& name : names) {
-    text += key_difference(name, ranks);
+    text += key_difference(name, kinds);
   }
   check<ValueError>(text.empty(),
                     "the ranks of this job have been given different runs, and would train "

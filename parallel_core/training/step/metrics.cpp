@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
@@ -235,6 +236,54 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
     }
   }
   return line.dump();
+}
+
+LogFields evaluation_fields(const StepRecord& record) {
+  LogFields fields;
+  for (const auto& [part, loss, values] :
+       {std::tuple{"eval", &record.eval_loss, &record.eval_values},
+        std::tuple{"test", &record.test_loss, &record.test_values}}) {
+    if (*loss) {
+      fields.push_back({concat(part, "_loss"), **loss});
+      fields.push_back({concat(part, "_perplexity"), std::exp(**loss)});
+    }
+    for (const auto& [name, value] : *values) {
+      fields.push_back({concat(part, "_", name), value});
+    }
+  }
+  return fields;
+}
+
+LogFields step_fields(const StepRecord& record, const StepResult& result) {
+  LogFields fields = {{"step", record.step}, {"epoch", record.epoch}, {"loss", result.loss}};
+  if (result.moe) {
+    fields.push_back({"aux_loss", result.moe->aux_loss});
+  }
+  for (size_t depth = 1; depth <= result.mtp_losses.size(); ++depth) {
+    fields.push_back({concat("mtp_", depth, "_loss"), result.mtp_losses[depth - 1]});
+  }
+  for (const auto& [name, value] : result.task) {
+    fields.push_back({name, value});
+  }
+  fields.push_back({"grad_norm", result.grad_norm});
+  if (!result.lr.empty()) {
+    fields.push_back({"lr", result.lr.front()});
+  }
+  fields.insert(fields.end(), {{"loss_tokens", result.loss_tokens},
+                               {"tokens", result.tokens},
+                               {"step_time_ms", record.step_time_ms},
+                               {"peak_bytes", static_cast<int64_t>(record.memory.peak_bytes)},
+                               {"finite", result.finite}});
+  if (result.skipped || result.set_aside) {
+    fields.push_back({"skipped", true});
+  }
+  fields.push_back({"loss_scale", result.loss_scale});
+  if (record.embedding_local_norm) {
+    fields.push_back({"embedding_local_norm", *record.embedding_local_norm});
+  }
+  const LogFields evaluation = evaluation_fields(record);
+  fields.insert(fields.end(), evaluation.begin(), evaluation.end());
+  return fields;
 }
 
 std::string memory_line(const MemoryStats& stats, const ProcessMemory& process) {

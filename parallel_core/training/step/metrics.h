@@ -12,6 +12,7 @@
 
 #include "autograd/tensor/allocator.h"
 #include "autograd/tensor/system_memory.h"
+#include "parallel_core/training/log/log_fields.h"
 #include "parallel_core/training/step/train_one_step.h"
 
 namespace tapestry {
@@ -43,6 +44,12 @@ struct StepRecord {
 /// One JSON object without a line break. NaN and infinities are written as the strings "nan", "inf"
 /// and "-inf", since JSON has no numbers for them.
 std::string metrics_line(const StepRecord& record, const StepResult& result);
+
+/// The single values of such a line under the names that they have there, and `lr` of the first
+/// group; what lists and maps hold is left out.
+LogFields step_fields(const StepRecord& record, const StepResult& result);
+/// Of an evaluation alone: what a line has after one, "eval_loss" and so on.
+LogFields evaluation_fields(const StepRecord& record);
 
 /// "memory: parameters 1.2 GiB (peak 1.2 GiB), gradients ...": bytes of every kind, and of the
 /// process that has them, for the log.

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/comm/communicator_group.h"
 #include "parallel_core/estimates/time_estimate.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/log/logging.h"
@@ -105,11 +106,51 @@ void StepLog::time_first_steps(const FinishedStep& step) {
   }
 }
 
+namespace {
+
+// What logs as JSON have beside the line. Evaluations have lines of their own.
+LogFields fields_of_line(const FinishedStep& step, const Pace& pace) {
+  StepRecord record = {.step = step.record.step,
+                       .epoch = step.record.epoch,
+                       .step_time_ms = step.record.step_time_ms,
+                       .memory = step.record.memory,
+                       .embedding_local_norm = step.record.embedding_local_norm};
+  LogFields fields = step_fields(record, step.result);
+  fields.push_back({"tokens_per_second", pace.tokens_per_second});
+  fields.push_back({"mean_loss", pace.mean_loss});
+  if (pace.seconds_left) {
+    fields.push_back({"seconds_left", *pace.seconds_left});
+  }
+  return fields;
+}
+
+}  // namespace
+
+void StepLog::log_evaluations(const StepRecord& record) const {
+  const auto log = [&](const std::string& line, StepRecord part) {
+    part.step = record.step;
+    LogFields fields = {{"step", record.step}};
+    const LogFields values = evaluation_fields(part);
+    fields.insert(fields.end(), values.begin(), values.end());
+    log_info(line, line, fields);
+  };
+  if (record.eval_loss || !record.eval_values.empty()) {
+    log(eval_log_line("eval", record.step, record.eval_loss, record.eval_values),
+        {.eval_loss = record.eval_loss, .eval_values = record.eval_values});
+  }
+  if (record.test_loss || !record.test_values.empty()) {
+    log(eval_log_line("test", record.step, record.test_loss, record.test_values),
+        {.test_loss = record.test_loss, .test_values = record.test_values});
+  }
+}
+
 void StepLog::log_step(const FinishedStep& step) {
   const Pace pace = progress_.take_pace();
+  const bool json = config_.training_config.log_format == "json";
+  const LogFields fields = json ? fields_of_line(step, pace) : LogFields();
   if (config_.training_config.log_style == "dynamic") {
     log_info(train_log_line(step.record, step.result, pace),
-             terminal_step_line(step.record, step.result, pace, length_.total));
+             terminal_step_line(step.record, step.result, pace, length_.total), fields);
     return;
   }
   StaticLogPlace place = place_of_step(step.record.step, length_);
@@ -122,7 +163,8 @@ void StepLog::log_step(const FinishedStep& step) {
     place.teraflops = flops_ * batch / whole / seconds / 1e12;
   }
   place.seconds_left = pace.seconds_left;
-  log_info(static_step_line(place, step.record, step.result));
+  const std::string line = static_step_line(place, step.record, step.result);
+  log_info(line, line, fields);
   log_info(static_progress_line(place, step.record));
 }
 
@@ -148,6 +190,9 @@ void StepLog::after(FinishedStep& step) {
   for (const std::string& line : step.warnings) {
     log_warning(line);
   }
+  if (const std::string straggler = tell_waits(get_world_group()); !straggler.empty()) {
+    log_warning(straggler);
+  }
   if (steps_ == 1) {
     log_detail(memory_line(record.memory, record.process));
   }
@@ -155,12 +200,7 @@ void StepLog::after(FinishedStep& step) {
     log_warning(
         concat("step ", record.step, ": the gradients are not finite, the update was skipped"));
   }
-  if (record.eval_loss || !record.eval_values.empty()) {
-    log_info(eval_log_line("eval", record.step, record.eval_loss, record.eval_values));
-  }
-  if (record.test_loss || !record.test_values.empty()) {
-    log_info(eval_log_line("test", record.step, record.test_loss, record.test_values));
-  }
+  log_evaluations(record);
 }
 
 }  // namespace tapestry

@@ -53,6 +53,7 @@ class StepLog final : public StepObserver {
  private:
   void time_first_steps(const FinishedStep& step);
   void log_step(const FinishedStep& step);
+  void log_evaluations(const StepRecord& record) const;
 
   const AllConfig& config_;
   RunLength length_;

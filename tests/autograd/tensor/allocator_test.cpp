@@ -2,14 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstring>
+#include <deque>
 #include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "autograd/kernels/machine/parallel_for.h"
+#include "autograd/tensor/arena.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
@@ -284,6 +287,27 @@ TEST(Allocator, ThreadsMayShareIt) {
   EXPECT_EQ(allocator->stats().current_bytes, 0);
   EXPECT_EQ(allocator->stats().allocations, 8000);
 }
+
+#ifndef __SANITIZE_THREAD__  // which leaves the process hardly any addresses
+// Two arenas for each of 4096 ranks that are threads of one process.
+TEST(Arena, ThousandsHaveRoomBesideEachOther) {
+  constexpr int64_t kBlock = CachingAllocator::kLargeBlock;
+  constexpr size_t kOthers = size_t{16} << 40U;
+  std::deque<Arena> arenas(2 * 4096);
+  std::vector<void*> blocks;
+  for (Arena& arena : arenas) {
+    blocks.push_back(arena.allocate(kBlock));
+    ASSERT_NE(blocks.back(), nullptr) << blocks.size() << " arenas";
+  }
+  void* others =
+      mmap(nullptr, kOthers, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  EXPECT_NE(others, MAP_FAILED) << "no addresses for anybody else";
+  munmap(others, kOthers);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    arenas[i].deallocate(blocks[i], kBlock);
+  }
+}
+#endif
 
 TEST(Storage, TensorsReturnTheirMemory) {
   RankContext context;

@@ -18,6 +18,11 @@ says 'going on after step 500'
 runs 'while pretrain_gpt --config_path run.yaml; code=$?; ((code > 128)); do sleep 60; done'
 says 'going on after step 500'
 
+no_command 'pretrain_gpt.sh --restarts N'
+no_command 'pretrain_gpt --plan'
+runs 'RANKS=2 examples/gpt/pretrain_gpt.sh --restarts 5 run.yaml'
+says 'going on after step 500'
+
 # The last steps again, by two ranks.
 prepare rm -r output/checkpoint/step_00000500
 runs 'RANKS=2 examples/gpt/pretrain_gpt.sh run.yaml --set parallel_config.tensor_model_parallel_size=2'

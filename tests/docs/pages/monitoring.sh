@@ -12,3 +12,10 @@ leaves output/health_ckpts.json
 prepare rm -rf output
 runs 'pretrain_gpt --config_path run.yaml --set monitor_config.max_logits_interval=10'
 says 'max_attention_logit/layers.0.attention/max: '
+prepare rm -rf output
+prepare with_block 2 examples/gpt/pretrain_gpt_tiny.yaml outside.yaml
+prepare sed -i 's/training_iters: 500/training_iters: 20/' outside.yaml
+runs 'pretrain_gpt --config_path outside.yaml'
+says 'metrics at http://127.0.0.1:'
+leaves output/metrics.prom
+leaves mlruns/0/meta.yaml

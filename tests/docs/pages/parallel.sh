@@ -14,6 +14,10 @@ prepare rm -r output
 runs 'mpirun -n 2 pretrain_gpt --config_path my.yaml'
 says 'dp 2 |'
 prepare rm -r output
+runs 'cmake --preset release -B build/mpich -DTAPESTRY_MPI=mpich'
+says 'Build files have been written'
+runs 'pretrain_gpt --version'
+says 'MPI: '
 runs 'pretrain_gpt --config_path my.yaml --verify_layout "tp=2,sp,pp=2,dp=2,zero=z1" --verify_steps 3'
 says 'no difference above its bound'
 runs 'scripts/layout_matrix.sh llama zero=z3' 'llama=llama vpp=2'
@@ -22,3 +26,6 @@ says '1 layouts, 0 of them wrong'
 unrunnable srun 'srun --mpi=pmix -n 16 --cpus-per-task=8 pretrain_gpt --config_path my.yaml' \
   'needs Slurm; the line before it is the same without' has_options pretrain_gpt --help -- --config_path
 no_command 'srun --signal=USR1@120'
+no_command 'srun --mpi=pmix'
+no_command 'srun --mpi=pmi2'
+no_command 'pretrain_gpt.sh --restarts N'

@@ -11,5 +11,10 @@ runs 'bench/layouts.py --steps 4 --warmup 1'
 says '| dp 2, z1, overlapped | 1 |'
 runs 'mpirun -n 2 --bind-to core build/release/bench/comm_bench'
 says '| 67108864 | '
-runs 'bench/scaling_model.py --float32 5e12 --bfloat16 50e12 --bandwidth 1.25e9'
-says '| 1024 | tp 1, pp 16, dp 64 |'
+says 'latency us | overhead us'
+runs 'start_bench --ranks 1024' 1024=16
+says '| 16 | tp 8, pp 2, dp 1 |'
+runs 'scaling_bench --check 64' 64=4
+says 'largest difference: '
+runs 'scaling_bench --float32 5e12 --bfloat16 50e12 --bandwidth 1.2e9 --latency 20e-6 --overhead 3.2e-6'
+says '| 4096 | tp 1, pp 16, dp 256 |'

@@ -439,6 +439,13 @@ std::string start_checkpoint(const std::string& model, const std::string& folder
   return path;
 }
 
+bool has_bfloat16(const LayoutRow& row) {
+  const Overrides settings = joined(models().at(row.model), row.overrides);
+  return std::any_of(settings.begin(), settings.end(), [](const std::string& setting) {
+    return setting.find("bfloat16") != std::string::npos;
+  });
+}
+
 LayoutReport compare_row(const LayoutRow& row, const std::string& checkpoint) {
   return compare_row(row, checkpoint, VerifyOptions());
 }

@@ -24,6 +24,9 @@ std::ostream& operator<<(std::ostream& out, const LayoutRow& row);
 
 const std::vector<LayoutRow>& layout_table();
 
+/// Whether a part of the row's training is in bfloat16.
+bool has_bfloat16(const LayoutRow& row);
+
 /// Writes the checkpoint from which all layouts of a model start, unless it is there. Returns its
 /// path, below `folder`.
 std::string start_checkpoint(const std::string& model, const std::string& folder);

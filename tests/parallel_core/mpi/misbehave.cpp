@@ -12,6 +12,7 @@
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/comm/communicator_group.h"
 #include "parallel_core/comm/distributed.h"
 
 namespace tapestry {
@@ -103,6 +104,21 @@ const std::map<std::string, std::function<void(ProcessGroup&)>>& scenarios() {
            world.all_reduce(zeros({9}));
            sleep_seconds(world.rank() == 1 ? 1 : 0);
          }
+       }},
+      {"one_is_slow",  // the last, until rank 0 has found out
+       [](ProcessGroup& world) {
+         for (bool found = false; !found;) {
+           if (world.rank() == world.size() - 1) {
+             std::this_thread::sleep_for(std::chrono::milliseconds(20));
+           }
+           world.all_reduce(zeros({100000}));
+           const std::string straggler = tell_waits(world);
+           std::cout << straggler;
+           const Tensor flag = full({1}, straggler.empty() ? 0 : 1);
+           world.all_reduce(flag, ReduceOp::kMax);
+           found = flag.at({0}) != 0;
+         }
+         std::cout << std::endl;
        }},
       {"all_read_a_wrong_file",
        [](ProcessGroup& /*world*/) { throw ValueError("config.yaml:3:5: no such key"); }},

@@ -81,6 +81,54 @@ TEST_F(RunLockTest, AHolderOnAnotherMachineIsBelieved) {
   EXPECT_THAT(dir_.read("run.lock"), HasSubstr("far.away"));
 }
 
+// Sets a variable of the environment for a while.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) {
+    ::setenv(name, value.c_str(), 1);
+  }
+  ~Variable() { ::unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+// Whoever starts a job again knows that its earlier start is over, though its machine is gone.
+TEST_F(RunLockTest, AnEarlierStartOfTheSameJobOnAnotherMachineIsStale) {
+  const std::string far =
+      "host: far.away\npid: 12\nstarted: 2026-01-02 03:04:05\nboot_id: another\n";
+  const Variable job("TAPESTRY_JOB", "a-7");
+  for (const char* start : {"1", "3", "4"}) {
+    const Variable count("TAPESTRY_JOB_START", "3");
+    dir_.write("run.lock", far + "job: a-7\njob_start: " + start + "\n");
+    const auto lock = RunLock::take(path(), holder_);
+    EXPECT_EQ(lock != nullptr, std::string(start) == "1") << start;
+    if (lock) {
+      EXPECT_EQ(lock->previous()->host, "far.away");
+      EXPECT_EQ(read_lock(path())->job, "a-7");
+      EXPECT_EQ(read_lock(path())->job_start, 3);
+    }
+  }
+  const Variable count("TAPESTRY_JOB_START", "3");
+  dir_.write("run.lock", far + "job: b-8\njob_start: 1\n");
+  EXPECT_EQ(RunLock::take(path(), holder_), nullptr);
+  dir_.write("run.lock", far + "job_start: 1\n");
+  EXPECT_EQ(RunLock::take(path(), holder_), nullptr);
+}
+
+TEST_F(RunLockTest, SlurmsRequeueIsALaterStartOfTheSameJob) {
+  ::unsetenv("TAPESTRY_JOB");
+  const Variable job("SLURM_JOB_ID", "41");
+  EXPECT_EQ(LockHolder::self().job, "slurm-41");
+  EXPECT_EQ(LockHolder::self().job_start, 0);
+  const LockHolder first = LockHolder::self();
+  const Variable count("SLURM_RESTART_COUNT", "1");
+  EXPECT_TRUE(first.is_earlier_start_of(LockHolder::self()));
+  EXPECT_FALSE(LockHolder::self().is_earlier_start_of(first));
+}
+
 TEST_F(RunLockTest, AFileThatNamesNobodyIsTakenOver) {
   for (const char* content : {"", "pid: none\n", "\xff\xfe"}) {
     dir_.write("run.lock", content);
@@ -314,6 +362,54 @@ TEST_F(OutputFolderTest, ReplacingEndsTheOneThatIsThere) {
   EXPECT_EQ(status, 0);
   ::close(ready[0]);
   ::close(ready[1]);
+}
+
+// The processes of a job's start may take a while to end when the next one begins.
+TEST_F(OutputFolderTest, AnEarlierStartOfTheSameJobIsWaitedFor) {
+  int ready[2];
+  int leave[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  ASSERT_EQ(::pipe(leave), 0);
+  const Variable job("TAPESTRY_JOB", "a-7");
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  char letter = 'x';
+  if (child == 0) {
+    ::setenv("TAPESTRY_JOB_START", "1", 1);
+    {
+      const OutputFolder folder(out(), {}, *alone_);
+      if (::write(ready[1], &letter, 1) != 1 || ::read(leave[0], &letter, 1) != 1) {
+        ::_exit(1);
+      }
+    }
+    ::_exit(0);
+  }
+  ASSERT_EQ(::read(ready[0], &letter, 1), 1);
+  const Variable count("TAPESTRY_JOB_START", "2");
+  int asked = 0;
+  const auto stop_requested = [&] {
+    EXPECT_TRUE(asked > 0 || ::write(leave[1], &letter, 1) == 1);
+    ++asked;
+    return false;
+  };
+  const OutputFolder folder(out(), {.stop_requested = stop_requested}, *alone_);
+  EXPECT_THAT(folder.remarks(), ElementsAre(AllOf(Says("an earlier start of this job"),
+                                                  Says(std::to_string(child)))));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  for (const int end : {ready[0], ready[1], leave[0], leave[1]}) {
+    ::close(end);
+  }
+}
+
+TEST_F(OutputFolderTest, AWaitForAnEarlierStartEndsOnRequest) {
+  const Variable job("TAPESTRY_JOB", "a-7");
+  const Variable count("TAPESTRY_JOB_START", "1");
+  const OutputFolder first(out(), {}, *alone_);
+  const Variable later("TAPESTRY_JOB_START", "2");
+  EXPECT_ERROR(OutputFolder(out(), {.stop_requested = [] { return true; }}, *alone_), ValueError,
+               "stopped while waiting for the end of");
 }
 
 TEST_F(OutputFolderTest, NobodyElsewhereIsReplaced) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <new>
 #include <string>
 
@@ -47,6 +48,35 @@ TEST_P(EndsBySignal, ButNotWhereItListens) {
                 }
               })),
               ::testing::ExitedWithCode(kFinished), "");
+}
+
+// Slurm sends SIGTERM, and srun passes it on once more: the run saves all the same.
+TEST_P(EndsBySignal, ASecondOneOfSlurmChangesNothing) {
+  const int signal = GetParam().first;
+  const auto twice = [signal] {
+    const auto stop_requested = stop_on_signals();
+    std::raise(signal);
+    std::raise(signal);
+    if (!stop_requested()) {
+      throw std::runtime_error("the signal is lost");
+    }
+  };
+  const bool of_slurm = signal == SIGTERM || signal == SIGUSR1;
+  const auto by_srun = [&] {
+    ::setenv("SLURM_PROCID", "0", 1);
+    ::unsetenv("OMPI_COMM_WORLD_RANK");
+    std::exit(run_one(twice));
+  };
+  const auto by_hand = [&] {
+    ::unsetenv("SLURM_PROCID");
+    std::exit(run_one(twice));
+  };
+  if (of_slurm) {
+    EXPECT_EXIT(by_srun(), ::testing::ExitedWithCode(kFinished), "");
+    EXPECT_EXIT(by_hand(), ::testing::KilledBySignal(signal), "");
+  } else if (signal == SIGINT) {
+    EXPECT_EXIT(by_srun(), ::testing::KilledBySignal(signal), "");
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals,

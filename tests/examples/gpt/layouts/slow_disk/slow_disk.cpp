@@ -1,5 +1,5 @@
 // A library to be loaded before a program (LD_PRELOAD), for which a disk is slow: fsync of files of
-// certain names, on certain ranks of mpirun, takes a few seconds longer.
+// certain names, on certain ranks of mpirun or srun, takes a few seconds longer.
 //
 // SLOW_DISK="1:model.safetensors;0:manifest.json" is rank and part of a path; SLOW_DISK_MS how
 // long. Each call that waits says so on standard error.
@@ -27,7 +27,8 @@ std::string path_of(int descriptor) {
 }
 
 bool is_slow(const std::string& path) {
-  const std::string rank = variable("OMPI_COMM_WORLD_RANK") + ":";
+  const std::string of_mpirun = variable("OMPI_COMM_WORLD_RANK");
+  const std::string rank = (of_mpirun.empty() ? variable("SLURM_PROCID") : of_mpirun) + ":";
   std::string rest = variable("SLOW_DISK");
   while (!rest.empty()) {
     const std::string entry = rest.substr(0, rest.find(';'));

@@ -1,0 +1,20 @@
+// Times of a share of a model, measured.
+#pragma once
+
+#include "parallel_core/planning/costs/part_times.h"
+#include "parallel_core/planning/costs/share_model.h"
+
+namespace tapestry::planning {
+
+/// How a share is measured.
+struct Measuring {
+  int ranks = 1;         ///< that compute at the same time, and share caches and memory
+  int threads = 1;       ///< of each
+  double seconds = 0.5;  ///< to spend on the steps, but for at least three
+};
+
+/// Trains the model for some steps on tokens that are made up, on so many ranks that are threads
+/// and do not communicate; medians of the first one.
+PartTimes measure_parts(const ShareModel& share, const Measuring& measuring);
+
+}  // namespace tapestry::planning

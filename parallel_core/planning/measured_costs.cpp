@@ -1,0 +1,51 @@
+#include "parallel_core/planning/measured_costs.h"
+
+#include <utility>
+
+#include "autograd/tape/observer.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/system_memory.h"
+#include "parallel_core/estimates/memory_estimate.h"
+
+namespace tapestry::planning {
+
+namespace {
+
+// Steps that a measurement has at least, with what goes before them.
+constexpr double kLeastSteps = 6;
+constexpr double kShareOfMemory = 0.7;
+
+}  // namespace
+
+MeasuredCosts::MeasuredCosts(MachineCosts costs, const MachineSpeed& speed, double seconds)
+    : costs_(std::move(costs)), speed_(speed), seconds_(seconds) {}
+
+bool MeasuredCosts::has_room(const AllConfig& share, int at_once) const {
+  const auto bytes = static_cast<double>(estimate_memory(share).peak()) * at_once;
+  return bytes < kShareOfMemory * static_cast<double>(available_memory()) &&
+         kLeastSteps * step_seconds(step_work(share, 1), speed_) < seconds_;
+}
+
+std::optional<ModelTimes> MeasuredCosts::times(const Layout& layout, int at_once, int threads) {
+  try {
+    const ShareModel share = share_model(layout);
+    const std::string key = concat(at_once, " x ", threads, " threads: ", share.key);
+    auto found = costs_.parts.find(key);
+    if (found == costs_.parts.end()) {
+      if (!has_room(share.config, at_once)) {
+        return std::nullopt;
+      }
+      const double start = observer_clock();
+      found =
+          costs_.parts.emplace(key, measure_parts(share, {.ranks = at_once, .threads = threads}))
+              .first;
+      seconds_ -= observer_clock() - start;
+      ++measured_;
+    }
+    return measured_times(layout, share, found->second);
+  } catch (const Error&) {  // a share that is no model by itself
+    return std::nullopt;
+  }
+}
+
+}  // namespace tapestry::planning

@@ -1,0 +1,98 @@
+#include "parallel_core/planning/time/model_times.h"
+
+#include <algorithm>
+
+#include "parallel_core/config/model_matrices.h"
+#include "parallel_core/estimates/recompute_estimate.h"
+
+namespace tapestry::planning {
+
+namespace {
+
+// As in step_seconds.
+constexpr double kShareOfSpeed = 0.7;
+constexpr double kPassesOverActivations = 8;
+constexpr double kSecondsPerPass = 60e-6;
+constexpr double kSecondsPerStep = 100e-6;
+constexpr double kBytesPerUpdate = 32;
+
+// Backward twice as long as forward, or as long where weights are frozen.
+PassTime split(double forward, const TransformerConfig& model) {
+  return {.forward = forward, .backward = (model.lora.use_lora ? 1 : 2) * forward};
+}
+
+}  // namespace
+
+ModelTimes estimated_times(const Layout& layout, const MachineSpeed& speed) {
+  const AllConfig& config = layout.config;
+  const TransformerConfig& model = config.model_config;
+  const ModelParallelConfig& p = config.parallel_config;
+  const double flops = kShareOfSpeed * speed.flops;
+  const double passes = model.lora.use_lora ? 2 : 3;
+  const std::vector<LayerCost> recomputed = layer_costs(config);
+  ModelTimes times;
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    const double bytes =
+        kPassesOverActivations * layer_cost(config, RecomputePolicy(), layer).kept / speed.bytes;
+    PassTime time =
+        split(layer_flops(config, layer) / flops + (bytes + kSecondsPerPass) / passes, model);
+    if (!recomputed.empty()) {
+      time.backward += recomputed[static_cast<size_t>(layer)].flops / flops;
+    }
+    times.layers.push_back(time);
+  }
+  const double tokens = static_cast<double>(config.dataset_config.batch_size * model.seq_length) /
+                        static_cast<double>(p.context_parallel_size);
+  const double columns = static_cast<double>(model.score_head ? 1 : model.vocab_size) /
+                         static_cast<double>(p.tensor_model_parallel_size);
+  const double hidden = static_cast<double>(model.hidden_size);
+  const double head = 2 * tokens * columns * hidden / flops + 4 * tokens * columns / speed.bytes;
+  times.after = split(head, model);
+  for (int64_t ahead = 0; ahead < model.mtp_num_layers; ++ahead) {
+    times.after += times.layers.back();
+    times.after += split(head, model);
+  }
+  times.before = split(4 * tokens * hidden / speed.bytes, model);
+  times.update_per_parameter = kBytesPerUpdate / speed.bytes;
+  times.fixed = kSecondsPerStep;
+  return times;
+}
+
+ModelTimes measured_times(const Layout& layout, const ShareModel& share, const PartTimes& parts) {
+  const AllConfig& config = layout.config;
+  const TransformerConfig& model = config.model_config;
+  const ModelParallelConfig& p = config.parallel_config;
+  // A rank's queries look at the keys of all context-parallel ranks.
+  const auto more_keys = static_cast<double>(p.context_parallel_size - 1);
+  const double less_norms = p.sequence_parallel && p.tensor_model_parallel_size > 1
+                                ? 1.0 - 1.0 / static_cast<double>(p.tensor_model_parallel_size)
+                                : 0.0;
+  // Layers of one kind take the same; the first of several also meets colder caches.
+  const TransformerConfig& own = share.config.model_config;
+  std::vector<PassTime> of_share(parts.layers.size());
+  std::vector<int> alike(parts.layers.size(), 0);
+  for (size_t i = 0; i < parts.layers.size(); ++i) {
+    const auto kind = static_cast<size_t>(layer_of_share(model, own, static_cast<int64_t>(i)));
+    for (size_t j = 0; j < parts.layers.size(); ++j) {
+      if (static_cast<size_t>(layer_of_share(model, own, static_cast<int64_t>(j))) == kind) {
+        const PartTimes::Layer& layer = parts.layers[j];
+        of_share[i] += layer.all;
+        of_share[i] += layer.attention * more_keys;
+        of_share[i] += layer.norms * -less_norms;
+        ++alike[i];
+      }
+    }
+    of_share[i] = of_share[i] * (1.0 / alike[i]);
+  }
+  ModelTimes times;
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    times.layers.push_back(of_share[static_cast<size_t>(layer_of_share(model, own, layer))]);
+  }
+  times.before = parts.before;
+  times.after = parts.after;
+  times.update_per_parameter = parts.update / std::max(parts.parameters, 1.0);
+  times.fixed = parts.fixed;
+  return times;
+}
+
+}  // namespace tapestry::planning
