@@ -20,7 +20,8 @@
 
 namespace tapestry::telemetry {
 
-namespace {
+// Not unnamed: the server's type, which the header names, has members of these.
+namespace http_server {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
@@ -33,15 +34,15 @@ constexpr auto kAfterFailedAccept = std::chrono::milliseconds(200);
 constexpr size_t kMostOfHeader = 8192;
 constexpr size_t kMostSessions = 16;
 
-Response plain_response(http::status status, const std::string& text) {
+inline Response plain_response(http::status status, const std::string& text) {
   Response response(status, 11);
   response.set(http::field::content_type, "text/plain; charset=utf-8");
   response.body() = text + "\n";
   return response;
 }
 
-Response answer_to(const http::request<http::empty_body>& request,
-                   const std::vector<HttpPage>& pages) {
+inline Response answer_to(const http::request<http::empty_body>& request,
+                          const std::vector<HttpPage>& pages) {
   if (request.method() != http::verb::get && request.method() != http::verb::head) {
     Response response =
         plain_response(http::status::method_not_allowed, "only GET and HEAD are answered");
@@ -130,17 +131,21 @@ class Session : public std::enable_shared_from_this<Session> {
   const std::vector<HttpPage>& pages_;
 };
 
-}  // namespace
+}  // namespace http_server
 
 class HttpServer::Server {
+  using Tcp = http_server::Tcp;
+  using Session = http_server::Session;
+
  public:
   Server(const std::string& address, int port, std::vector<HttpPage> pages)
       : pages_(std::move(pages)) {
     try {
-      const Tcp::endpoint at(asio::ip::make_address(address), static_cast<unsigned short>(port));
+      const Tcp::endpoint at(boost::asio::ip::make_address(address),
+                             static_cast<unsigned short>(port));
       acceptor_.open(at.protocol());
       // Without it the port of a run that has just ended is taken for a minute.
-      acceptor_.set_option(asio::socket_base::reuse_address(true));
+      acceptor_.set_option(boost::asio::socket_base::reuse_address(true));
       acceptor_.bind(at);
       acceptor_.listen();
       port_ = acceptor_.local_endpoint().port();
@@ -171,13 +176,13 @@ class HttpServer::Server {
   }
 
   void accept() {
-    acceptor_.async_accept([this](beast::error_code error, Tcp::socket socket) {
-      if (error == asio::error::operation_aborted) {
+    acceptor_.async_accept([this](boost::beast::error_code error, Tcp::socket socket) {
+      if (error == boost::asio::error::operation_aborted) {
         return;
       }
       if (error) {  // too many open files, for example
-        retry_.expires_after(kAfterFailedAccept);
-        retry_.async_wait([this](beast::error_code) { accept(); });
+        retry_.expires_after(http_server::kAfterFailedAccept);
+        retry_.async_wait([this](boost::beast::error_code) { accept(); });
         return;
       }
       accept();
@@ -187,7 +192,7 @@ class HttpServer::Server {
 
   void begin_session(Tcp::socket socket) {
     std::erase_if(sessions_, [](const auto& session) { return session.expired(); });
-    if (sessions_.size() >= kMostSessions) {
+    if (sessions_.size() >= http_server::kMostSessions) {
       if (const auto oldest = sessions_.front().lock()) {
         oldest->close();
       }
@@ -199,9 +204,9 @@ class HttpServer::Server {
   }
 
   std::vector<HttpPage> pages_;
-  asio::io_context context_{1};
+  boost::asio::io_context context_{1};
   Tcp::acceptor acceptor_{context_};
-  asio::steady_timer retry_{context_};
+  boost::asio::steady_timer retry_{context_};
   std::deque<std::weak_ptr<Session>> sessions_;
   int port_ = 0;
   std::thread thread_;

@@ -40,7 +40,7 @@ int64_t now_milliseconds() {
 }
 
 // A text in quotes: YAML takes JSON's.
-std::string quoted(std::string_view text) {
+std::string yaml_text(std::string_view text) {
   return nlohmann::json(data::replace_invalid_utf8(text)).dump();
 }
 
@@ -147,9 +147,9 @@ std::string make_experiment(const fs::path& store, const std::string& name) {
     const int64_t now = now_milliseconds();
     write_file_atomically(
         (folder / kMeta).string(),
-        concat("artifact_location: ", quoted(file_uri(folder)), "\ncreation_time: ", now,
-               "\nexperiment_id: ", quoted(id), "\nlast_update_time: ", now,
-               "\nlifecycle_stage: active\nname: ", quoted(name), "\n"));
+        concat("artifact_location: ", yaml_text(file_uri(folder)), "\ncreation_time: ", now,
+               "\nexperiment_id: ", yaml_text(id), "\nlast_update_time: ", now,
+               "\nlifecycle_stage: active\nname: ", yaml_text(name), "\n"));
   }
   return id;
 }
@@ -309,13 +309,14 @@ void MlflowRun::go_on() {
 void MlflowRun::write_meta(MlflowStatus status, std::optional<int64_t> end) const {
   write_file_atomically(
       folder_ + "/" + kMeta,
-      concat("artifact_uri: ", quoted(artifacts_),
+      concat("artifact_uri: ", yaml_text(artifacts_),
              "\ndeleted_time: null\nend_time: ", end ? std::to_string(*end) : "null",
-             "\nentry_point_name: ''\nexperiment_id: ", quoted(id_.experiment),
-             "\nlifecycle_stage: active\nrun_id: ", quoted(id_.run),
-             "\nrun_name: ", quoted(run_name_), "\nrun_uuid: ", quoted(id_.run),
+             "\nentry_point_name: ''\nexperiment_id: ", yaml_text(id_.experiment),
+             "\nlifecycle_stage: active\nrun_id: ", yaml_text(id_.run),
+             "\nrun_name: ", yaml_text(run_name_), "\nrun_uuid: ", yaml_text(id_.run),
              "\nsource_name: ''\nsource_type: 4\nsource_version: ''\nstart_time: ", start_,
-             "\nstatus: ", static_cast<int>(status), "\ntags: []\nuser_id: ", quoted(user_), "\n"));
+             "\nstatus: ", static_cast<int>(status), "\ntags: []\nuser_id: ", yaml_text(user_),
+             "\n"));
 }
 
 void MlflowRun::keep_steps_until(int64_t step) {
