@@ -13,11 +13,8 @@ INTERRUPTIONS = [
     ("preempt", "low", 1),
     ("kill_rank", "low", 1),
     ("warn", "low", 2),
-    ("lose_node", "low", 2),
     ("preempt", "spot", 4),
-    ("requeue", "low", 4),
-    ("preempt", "low", 2),
-    ("lose_node", "low", 1),
+    ("lose_node", "low", 2),
 ]
 
 
@@ -158,6 +155,22 @@ def array_of_jobs(test, _reference):
     test.say("sweep.sbatch: four tasks of an array, one of them put back")
 
 
+def cancelled_job(test, _reference):
+    """scancel: the run saves, and the job is not put back."""
+    number = submit(test, test.scripts / "pretrain.sbatch", configuration(test, "cancelled"),
+                    environment=slow(test, 300))
+    output = test.folder / "output_cancelled"
+    wait_for("its first steps", lambda: small_run.last_step(output) >= 2)
+    test.cluster.run("scancel", str(number))
+    state = wait_for_end(test, number)
+    log = log_of(test, number)
+    test.check(state == "CANCELLED" and "stopped on request" in log and "goes back" not in log,
+               f"cancelled: {state}: {log[-2000:]}")
+    saved = small_run.last_step(output)
+    test.check((output / "checkpoint" / f"step_{saved:08}").is_dir(), f"cancelled: step {saved} was not saved")
+    test.say("scancel: saved, and not put back")
+
+
 def start_again(test, number, what, partition, nodes):
     """Waits until the job is back in the queue, and lets it start soon, on that many nodes: not at once, as
     a node refuses a start whose credential is not newer than the end of the one before."""
@@ -229,7 +242,8 @@ def begin_out_of_time(test):
     """A job that nobody warns: SIGTERM at the end of its time, and it goes on when it is submitted again."""
     words = ("--partition=apart", test.scripts / "pretrain.sbatch",
              configuration(test, "out_of_time", batch=4, exact=False))
-    number = submit(test, "--time=1", "--signal=B:CONT@1", *words, environment=slow(test, 2000))
+    number = submit(test, "--time=1", "--signal=B:CONT@1", *words,
+                    environment=slow(test, 108000 // steps_of(test)))
 
     def finish(reference):
         state = wait_for_end(test, number)
