@@ -12,7 +12,7 @@ held against a changed estimate without running them again. Needs only the stand
     bench/memory_survey.py run --seed 1 --count 20 --folder build/survey
     bench/memory_survey.py compare --folder build/survey
 
-`compare` ends with 1 where an estimate was below what was reached, or a run failed.
+`compare` ends with 1 where an estimate was below what was reached, or a run failed. `check` does both.
 """
 import argparse
 import json
@@ -382,9 +382,16 @@ def compare(options):
     return 1 if broken or failed else 0
 
 
+def check(options):
+    """Runs into an empty folder, and compares."""
+    shutil.rmtree(options.folder, ignore_errors=True)
+    run(options)
+    return compare(options)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "compare", "rank"))
+    parser.add_argument("what", choices=("run", "compare", "check", "rank"))
     parser.add_argument("--folder", required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=20)
@@ -404,7 +411,7 @@ def main():
     options.command = command
     options.program = options.program or options.build_dir + "/examples/gpt/pretrain_gpt"
     options.parts = options.parts or options.build_dir + "/bench/memory_parts"
-    return {"run": run, "compare": compare, "rank": rank}[options.what](options) or 0
+    return {"run": run, "compare": compare, "check": check, "rank": rank}[options.what](options) or 0
 
 
 if __name__ == "__main__":

@@ -56,7 +56,6 @@ class StepWalk {
       const double gradient = step_.head.in_forward ? step_.head.gradient : 0;
       beside = std::max(beside, gradient + step_.head.forward);
     }
-    peak_.kept = std::max(peak_.kept, kept_);
     take(kept_ + now_gradients_ + beside);
   }
 

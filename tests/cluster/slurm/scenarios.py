@@ -23,7 +23,7 @@ INTERRUPTIONS = [
 
 def steps_of(test):
     """Steps of a run, enough for all interruptions."""
-    return 24 + 6 * test.interruptions
+    return 12 + 4 * test.interruptions
 
 
 def slow(test, milliseconds):
@@ -169,16 +169,23 @@ def start_again(test, number, what, partition, nodes):
     return job
 
 
+def is_at_work(test, number):
+    ended = has_ended(test, number)
+    if ended:
+        raise RuntimeError(f"job {number} is {ended} before all interruptions: {log_of(test, number)[-2000:]}")
+    return interruptions.runs(test.cluster, number)
+
+
 def drill(test, reference):
     """pretrain.sbatch as it stands, interrupted again and again."""
     number = submit(test, "--nodes=2", test.scripts / "pretrain.sbatch", configuration(test, "drill"),
-                    environment=slow(test, 150))
+                    environment=slow(test, 400))
     output = test.folder / "output_drill"
     changes, before, nodes = 0, 0, 2
     for index in range(test.interruptions):
         what, _, following = INTERRUPTIONS[index % len(INTERRUPTIONS)]
         wait_for(f"progress before interruption {index + 1}",
-                 lambda: interruptions.runs(test.cluster, number) and small_run.last_step(output) >= before + 2)
+                 lambda: is_at_work(test, number) and small_run.last_step(output) >= before + 2)
         interruptions.KINDS[what](test.cluster, number, output)
         wait_for("the job to stop", lambda: not interruptions.runs(test.cluster, number))
         partition = INTERRUPTIONS[(index + 1) % len(INTERRUPTIONS)][1]
