@@ -226,7 +226,7 @@ class Draw:
 
     def yaml(self, data):
         self.set("training", training_iters=2, eval_iters=1, log_interval=1, seed=7)
-        self.set("dataset", data_path=[data])
+        self.set("dataset", data_path=[data], split="900,50,50")  # every run ends with an evaluation
         # Of JSON, every object is YAML.
         return "".join(f"{name}: {json.dumps(keys)}\n" for name, keys in self.sections.items() if keys)
 
@@ -270,7 +270,8 @@ def choose(options, folder):
             if (fits and parts["peak"] * draw.ranks <= MOST_TOGETHER and draw.work() <= MOST_WORK
                     and len(chosen) < options.count):
                 name = f"seed{options.seed}_{len(chosen):02d}"
-                shutil.copy(file, folder / f"{name}.yaml")
+                if len(chosen) % options.jobs == options.job:
+                    shutil.copy(file, folder / f"{name}.yaml")
                 chosen.append((name, draw))
             file.unlink()
     return chosen
@@ -396,8 +397,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--data", help="prefix of tokens with ids below 1,024 (default: made of the default text)")
-    parser.add_argument("--least", type=int, default=150, help="MiB of the estimate of one rank")
-    parser.add_argument("--most", type=int, default=800, help="the same")
+    parser.add_argument("--least", type=int, default=250, help="MiB of the estimate of one rank")
+    parser.add_argument("--most", type=int, default=900, help="the same")
     parser.add_argument("--jobs", type=int, default=1, help="runs every so many of the configurations, from")
     parser.add_argument("--job", type=int, default=0, help="this one on: for several at a time")
     parser.add_argument("--only", default="", help="compare those whose names begin so")

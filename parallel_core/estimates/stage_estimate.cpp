@@ -22,14 +22,15 @@ namespace tapestry {
 
 namespace {
 
-// Measured with models of next to nothing (docs/memory.md): program and libraries, as far as a run
-// touches them; what MPI adds where there are several processes; and buffers of files that are
-// written and read back.
-constexpr int64_t kProgram = int64_t{31} << 20;
-constexpr int64_t kMessages = int64_t{8} << 20;
-constexpr int64_t kSaving = int64_t{12} << 20;
-// Small blocks of sizes that are not asked for again, and ends of huge pages.
-constexpr int64_t kRemnants = int64_t{12} << 20;
+// Measured (docs/memory.md): program and libraries, as far as a run touches them; what MPI adds
+// where there are several processes; and buffers of files that are written and read back.
+constexpr int64_t kProgram = int64_t{28} << 20;
+constexpr int64_t kMessages = int64_t{11} << 20;
+constexpr double kSaving = 12 << 20;
+// Between blocks: small ones of sizes that are not asked for again, ends of huge pages.
+constexpr double kRemnants = 11 << 20;
+// The same where all gradients have their place, and large blocks come and go beside them.
+constexpr double kRemnantsBesideBuckets = 16 << 20;
 
 // What a stage keeps for backward passes at its peak.
 struct InFlight {
@@ -572,13 +573,22 @@ class StageEstimate {
       first.first_workspace = (beside ? 4 * table_elements() : 0) + in_buckets(table_elements());
     }
     step.update = update_workspace();
+    // And of a parameter that is stored in parts its values.
+    step.saving =
+        kSaving + (config_.optimizer_config.store_param_remainders ? 2 * 4 * table_elements() : 0);
     return step;
   }
 
-  // Muon's products of one matrix: its direction, two powers, and what is sent and received.
+  // Muon's products of one matrix: its direction, the next one, and a power of it.
   double update_workspace() const {
-    constexpr double kMatrices = 6;
-    if (config_.optimizer_config.optimizer_type != "Muon" || model_.lora.use_lora) {
+    constexpr double kMatrices = 3;
+    const std::string& type = config_.optimizer_config.optimizer_type;
+    if (type == "Adafactor" || type == "Came") {
+      // Sums of the tiles of all matrices: 0.3 to 1.3 bytes of a parameter, as measured.
+      constexpr double kOfTiles = 1.4;
+      return kOfTiles * (model_.lora.use_lora ? trained_.trained() : own_parameters());
+    }
+    if (type != "Muon" || model_.lora.use_lora) {
       return 0;
     }
     double most = 0;
@@ -624,14 +634,26 @@ class StageEstimate {
     return own_parameters() * size + whole + d(estimate_.optimizer);
   }
 
-  // The gradient of a layer's largest parameter, where gradients take room that activations have
-  // left: what is free may lie in pieces that are smaller.
-  double late_block() const {
-    double most = 0;
+  // Free memory may lie in pieces that are smaller than the block that is wanted: of a layer's
+  // largest gradient where it takes room that activations have left, of what is gathered and
+  // reduced of the largest parameter where that comes and goes. With one micro-batch none of the
+  // room that activations leave may fit: then gradients lie beside it, as if it were not free.
+  double unused(GradientPlaces places, double not_at_once) const {
+    double largest = 0;
     for (const AlikeLayers& some : layers_) {
-      most = std::max(most, gradient_size() * largest_in_layer(some.layer));
+      largest = std::max(largest, largest_in_layer(some.layer));
     }
-    return most;
+    const int level = ranks_ > 1 && !model_.lora.use_lora ? zero_level(config_) : 0;
+    if (level >= 2) {
+      largest = std::max(largest, table_elements());
+      return kRemnants + (level == 2 ? in_buckets(largest) : gradient_size() * largest) +
+             gathered(largest, 0);
+    }
+    if (places != GradientPlaces::kOnDemand) {
+      return kRemnantsBesideBuckets;
+    }
+    const bool one = config_.dataset_config.micro_batch_num == 1;
+    return kRemnants + gradient_size() * largest + (one ? std::max(0.0, not_at_once) : 0);
   }
 
   void add_peak() {
@@ -647,11 +669,8 @@ class StageEstimate {
                          d(estimate_.workspace);
     estimate_.not_at_once =
         static_cast<int64_t>(std::clamp(kinds - lasting() - peak.bytes, -4e18, 4e18));
-    const TrainingConfig& t = config_.training_config;
-    const bool saves = t.save_last || t.save_interval || t.save_interval_seconds;
-    estimate_.process = kProgram + (processes_ > 1 ? kMessages : 0) + (saves ? kSaving : 0);
-    estimate_.unused =
-        kRemnants + (step.places == GradientPlaces::kOnDemand ? bytes_of(late_block()) : 0);
+    estimate_.process = kProgram + (processes_ > 1 ? kMessages : 0);
+    estimate_.unused = bytes_of(unused(step.places, d(estimate_.not_at_once)));
     estimate_.start += estimate_.process;
   }
 

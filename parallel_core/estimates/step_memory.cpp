@@ -28,7 +28,7 @@ class StepWalk {
                     : forward(static_cast<size_t>(pass.chunk));
     }
     const double left = step_.places == GradientPlaces::kOneByOne ? 0 : step_.gradients;
-    take(left + step_.update);
+    take(left + std::max(step_.update, step_.saving));
     take(left + step_.evaluation);
     for (const ChunkMemory& chunk : step_.chunks) {
       for (const LayerMemory& layer : chunk.layers) {

@@ -53,6 +53,7 @@ struct StepMemory {
   GradientPlaces places = GradientPlaces::kOnDemand;
   double gradients = 0;   ///< all that the rank has at the end of the step
   double update = 0;      ///< temporaries of the update
+  double saving = 0;      ///< and of a checkpoint that is written then
   double evaluation = 0;  ///< of a forward pass for an evaluation; 0: there is none
 };
 
