@@ -60,14 +60,13 @@ MessageCosts MeasuredCosts::messages(int64_t ranks_on_host) {
       continue;
     }
     CollectiveTimes& times = costs_.collectives[{ranks_on_host, group}];
-    run_thread_ranks(static_cast<int>(ranks_on_host),
-                     [&](const std::shared_ptr<ProcessGroup>& world) {
-                       const CollectiveTimes found =
-                           measure_collectives(*world, static_cast<int>(group));
-                       if (world->rank() == 0) {
-                         times = found;
-                       }
-                     });
+    run_thread_ranks(
+        static_cast<int>(ranks_on_host), [&](const std::shared_ptr<ProcessGroup>& world) {
+          const CollectiveTimes found = measure_collectives(*world, static_cast<int>(group));
+          if (world->rank() == 0) {
+            times = found;
+          }
+        });
     ++measured_;
   }
   return messages_of(costs_, ranks_on_host);
