@@ -434,6 +434,20 @@ class WhatGoesWrong(Case):
         for record in self.records("out"):
             self.assertNotEqual(record["level"], "error")
 
+    def test_steps_that_are_skipped_are_counted(self):
+        self.configure(training_config={"training_iters": 4}, telemetry={"prometheus": True})
+        self.run_it(0, "--set", "monitor_config.monitor_on=True", "--set",
+                    "monitor_config.use_skip_data_by_global_norm=True", "--set",
+                    "monitor_config.global_norm_spike_threshold=0.000001", "--set",
+                    "monitor_config.global_norm_spike_count_threshold=100")
+        self.assertTrue(all(line["skipped"] for line in self.metrics()))
+        metrics = self.prom()
+        for name, count in (("skipped_steps", 4), ("gradient_norm_spikes", 4),
+                            ("nonfinite_steps", 0)):
+            self.assertEqual(self.sample(metrics, f"tapestry_{name}_total"), count)
+        self.assertTrue(all(record["skipped"] for record in self.records("out")
+                            if "loss" in record))
+
     def test_a_port_that_is_taken_is_a_warning(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
