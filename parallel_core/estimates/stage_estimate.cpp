@@ -26,11 +26,9 @@ namespace {
 // where there are several processes; and buffers of files that are written and read back.
 constexpr int64_t kProgram = int64_t{28} << 20;
 constexpr int64_t kMessages = int64_t{11} << 20;
-constexpr double kSaving = 12 << 20;
+constexpr double kSaving = 24 << 20;
 // Between blocks: small ones of sizes that are not asked for again, ends of huge pages.
-constexpr double kRemnants = 11 << 20;
-// The same where all gradients have their place, and large blocks come and go beside them.
-constexpr double kRemnantsBesideBuckets = 16 << 20;
+constexpr double kRemnants = 16 << 20;
 
 // What a stage keeps for backward passes at its peak.
 struct InFlight {
@@ -650,7 +648,7 @@ class StageEstimate {
              gathered(largest, 0);
     }
     if (places != GradientPlaces::kOnDemand) {
-      return kRemnantsBesideBuckets;
+      return kRemnants;
     }
     const bool one = config_.dataset_config.micro_batch_num == 1;
     return kRemnants + gradient_size() * largest + (one ? std::max(0.0, not_at_once) : 0);
