@@ -198,7 +198,7 @@ def drill(test, reference):
     for index in range(test.interruptions):
         what, _, following = INTERRUPTIONS[index % len(INTERRUPTIONS)]
         wait_for(f"progress before interruption {index + 1}",
-                 lambda: is_at_work(test, number) and small_run.last_step(output) >= before + 2)
+                 lambda: is_at_work(test, number) and small_run.last_step(output) >= before + 2, seconds=180)
         interruptions.KINDS[what](test.cluster, number, output)
         wait_for("the job to stop", lambda: not interruptions.runs(test.cluster, number))
         partition = INTERRUPTIONS[(index + 1) % len(INTERRUPTIONS)][1]
@@ -212,7 +212,12 @@ def drill(test, reference):
     test.record("the drill has ended", number)
     log = log_of(test, number)
     test.check(state == "COMPLETED", f"the drill's job ends as {state}: {log[-2000:]}")
-    test.check(int(job["Restarts"]) == test.interruptions, f"the drill's job has {job['Restarts']} restarts")
+    # More where MPI has failed in its start: the script has put the job back, as for any rank that is lost.
+    more = int(job["Restarts"]) - test.interruptions
+    test.check(0 <= more <= test.interruptions // 4, f"the drill's job has {job['Restarts']} restarts: {log[-2000:]}")
+    if more:
+        test.say(f"{more} starts more than interruptions, after: " + "; ".join(
+            re.findall(r"pretrain_gpt\.sh: (start \d+: .*may start again)", log)))
     for ranks in (1, 2, 4):
         test.check(f"{ranks} ranks x 1 threads" in log, f"the drill never had {ranks} ranks")
     check_run(test, "drill", reference)
