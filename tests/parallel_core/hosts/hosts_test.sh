@@ -134,7 +134,7 @@ slow_cable() {
 
 # A rank is slow: it is named with its host.
 slow_rank() {
-  TAPESTRY_COMM_STRAGGLERS=0.4 run_on alpha timeout 300 "$mpirun" --mca plm_rsh_agent "$here/remote_shell.sh" \
+  TAPESTRY_COMM_STRAGGLERS=1 run_on alpha timeout 300 "$mpirun" --mca plm_rsh_agent "$here/remote_shell.sh" \
     --host alpha:2,beta:2 --bind-to none -x TAPESTRY_COMM_STRAGGLERS -n 4 "$misbehave" one_is_slow \
     >slow_rank.txt 2>&1 || fail "ranks of which one is slow"
   grep -qF "rank 3 on beta holds up the job: the others wait" slow_rank.txt || fail "the slow rank is not named"

@@ -65,7 +65,7 @@ TAPESTRY_COMM_DELAY_MS=-1 run fine 2 2 "TAPESTRY_COMM_DELAY_MS is '-1'"
 TAPESTRY_COMM_DELAY_MS=1 run fine 2 0
 
 TAPESTRY_COMM_STRAGGLERS=-1 run fine 2 2 "TAPESTRY_COMM_STRAGGLERS is '-1'"
-TAPESTRY_COMM_STRAGGLERS=0.4 run one_is_slow 3 0 "rank 2 holds up the job: the others wait"
+TAPESTRY_COMM_STRAGGLERS=1 run one_is_slow 3 0 "rank 2 holds up the job: the others wait"
 
 # What goes wrong while ranks compute is found, too.
 run another_size_unseen 2 1 "ranks disagree" "100000 elements" "100001 elements"
