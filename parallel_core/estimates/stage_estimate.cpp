@@ -654,8 +654,11 @@ class StageEstimate {
     const bool one = config_.dataset_config.micro_batch_num == 1;
     // Of the table a gradient in float32 stands beside a sum of 16 bits.
     const bool has_table = stage_.pre_process() || stage_.post_process();
-    const double block = std::max(gradient_size() * largest,
-                                  has_table ? gradient_beside(table_elements()) : 0);
+    // Logits that are whole come again with each micro-batch.
+    const bool whole_logits = stage_.post_process() && !fuses_head_and_loss(model_);
+    const double block = std::max({gradient_size() * largest,
+                                   has_table ? gradient_beside(table_elements()) : 0,
+                                   whole_logits ? d(estimate_.logits) : 0});
     return kRemnants + block + (one ? std::max(0.0, not_at_once) : 0);
   }
 
