@@ -182,7 +182,7 @@ class Draw:
                 keys["store_param_remainders"] = True
         keys["main_grads_dtype"] = self.pick("float32", "float32", "float32", "bfloat16")
         keys["clip_grad"] = self.pick(0.0, 1.0, 1.0)
-        if self.micro == 1 and self.compute != "float16" and self.at["tp"] == self.ranks and self.chance(0.4):
+        if self.micro == 1 and self.compute != "float16" and self.ranks == 1 and self.chance(0.4):
             keys.update(optimizer_in_backward=True, clip_grad=0.0, main_grads_dtype="float32")
         self.set("optimizer", **keys)
 

@@ -66,7 +66,7 @@ struct MemoryEstimate {
 ///
 /// The total is what the kernel charges a rank's process at most: tensors as a step goes through
 /// its passes (step_memory.h), an evaluation after it, what is unused between them, and what the
-/// process has besides. It is an upper bound, in some tens of microseconds. ValueError as
+/// process has besides (docs/memory.md says how well that is met). ValueError as
 /// parameter_count and layer_ranges.
 MemoryEstimate estimate_memory(const AllConfig& config, int64_t data_parallel_size = 1);
 
