@@ -131,7 +131,7 @@ planning::Plan planned(const po::variables_map& arguments, const AllConfig& conf
   const MachineSpeed speed = measure_speed(config);
   planning::MeasuredCosts costs(kept_costs(arguments, path), speed, kMeasuring);
   const int64_t asked_on_host = asked.ranks / asked.hosts;
-  const planning::MessageCosts messages = planning::messages_of(costs.costs(), asked_on_host);
+  const planning::MessageCosts messages = costs.messages(asked_on_host);
   const planning::TimesOf estimated = [&](const planning::Layout& layout) {
     return planning::estimated_times(layout, speed);
   };

@@ -232,7 +232,16 @@ AllConfig with_resized_model(AskedConfig asked,
   return with_rows;
 }
 
-// Options that say more of another one.
+void check_exclude(const po::variables_map& arguments,
+                   const char* option,
+                   std::initializer_list<const char*> others) {
+  for (const char* other : others) {
+    check<ValueError>(arguments.count(option) == 0 || arguments.count(other) == 0, "--", option,
+                      " and --", other, " exclude each other");
+  }
+}
+
+// Options that say more of another one, and those that cannot stand beside each other.
 void check_details(const po::variables_map& arguments) {
   check<ValueError>(arguments.count("verbose") == 0 || arguments.count("dry_run") != 0,
                     "--verbose says more of a --dry_run; without one it has no effect");
@@ -240,6 +249,16 @@ void check_details(const po::variables_map& arguments) {
                         arguments.count("plan") != 0,
                     "--to names the file of --convert_config or --plan; without one of them it has "
                     "no effect");
+  for (const char* other :
+       {"config_path", "overwrite", "evaluate", "from_hf", "resize_embeddings"}) {
+    check<ValueError>(arguments.count("resume") == 0 || arguments.count(other) == 0,
+                      "--resume goes on with the run in a folder, by its "
+                      "own configuration; leave out --",
+                      other);
+  }
+  check_exclude(arguments, "evaluate",
+                {"dry_run", "verify_layout", "overwrite", "replace", "plot_schedule"});
+  check_exclude(arguments, "plot_schedule", {"dry_run", "verify_layout"});
 }
 
 // The configuration in the spelling that was asked for; nothing without such an option.
@@ -321,13 +340,6 @@ int run_pretrain(const std::vector<std::string>& given,
   if (!evaluates && !resumes && arguments.count("prove") == 0) {
     check_has_config(arguments);
   }
-  for (const char* other :
-       {"config_path", "overwrite", "evaluate", "from_hf", "resize_embeddings"}) {
-    check<ValueError>(!resumes || arguments.count(other) == 0,
-                      "--resume goes on with the run in a folder, by its "
-                      "own configuration; leave out --",
-                      other);
-  }
   check_details(arguments);
   const bool is_about_data = asks_for_data(arguments);
   for (const char* mode : {"evaluate", "verify_layout", "dry_run", "plot_schedule", "find_fault",
@@ -338,16 +350,7 @@ int run_pretrain(const std::vector<std::string>& given,
   }
   AskedConfig asked = asked_config(arguments);
   if (evaluates) {
-    for (const char* other :
-         {"dry_run", "verify_layout", "overwrite", "replace", "plot_schedule"}) {
-      check<ValueError>(arguments.count(other) == 0, "--evaluate and --", other,
-                        " exclude each other");
-    }
     return evaluate(arguments, asked.load, job);
-  }
-  for (const char* other : {"dry_run", "verify_layout"}) {
-    check<ValueError>(arguments.count("plot_schedule") == 0 || arguments.count(other) == 0,
-                      "--plot_schedule and --", other, " exclude each other");
   }
   add_resumed(arguments, asked);
   if (const std::optional<int> code = modes.answer_file(

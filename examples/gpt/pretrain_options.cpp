@@ -251,7 +251,8 @@ std::string pretrain_help(const std::string& topic) {
   }
   if (topic == kTablesTopic) {
     auto tables = tables_of(page_of(options, {}), options);
-    tables["accuracy_options"] = tables_of({}, accuracy_options())["options"];
+    add_group("accuracy", "Options that look for faults", accuracy_options(), tables);
+    add_group("plan", "Options of a plan", plan_options(), tables);
     tables["sections"] = configuration_tables(/*as_options=*/true);
     return tables_text(tables);
   }

@@ -62,9 +62,11 @@ std::string specifications(const std::vector<Option>& options, bool has_topics) 
 std::string tables_text(const Program& program) {
   std::string keys;
   std::string flags;
-  std::string topics = program.accuracy_options.empty() ? "" : "accuracy";
+  std::string topics;
+  for (const std::string& topic : topics_of(program)) {
+    topics += (topics.empty() ? "" : " ") + topic;
+  }
   for (const Section& section : program.sections) {
-    topics += " " + section.name;
     for (const Key& key : section.keys) {
       std::string values;
       for (const std::string& value : key.values) {
@@ -123,9 +125,7 @@ std::string zsh_completion(const Program& program, const std::string& logic) {
     const bool has_keys = !program.sections.empty();
     text += tables_text(program) + "  local -a reply=()\n" +
             (has_keys ? "  _tapestry_flags\n" : "") + "  _arguments -S $reply \\\n";
-    std::vector<Option> options = program.options;
-    options.insert(options.end(), program.accuracy_options.begin(), program.accuracy_options.end());
-    std::string specs = specifications(options, has_keys);
+    std::string specs = specifications(all_options(program), has_keys);
     for (size_t at = specs.find('\n'); at != std::string::npos; at = specs.find('\n', at + 3)) {
       specs.replace(at, 1, " \\\n");
     }

@@ -40,7 +40,7 @@ struct MemoryEstimate {
   int64_t unbalanced = 0;  // more, if experts' loads are as uneven as can be; part of the total
   int64_t snapshot = 0;    // with async_save: the copy that is written while training goes on
   int64_t start = 0;  // of the process while weights are made or loaded: all in float32, before
-                      // they are shared out; and while the machine's speed is measured
+                      // they are shared out
 
   /// Settings that this configuration does not use, and the bytes that each would spare.
   struct Saving {

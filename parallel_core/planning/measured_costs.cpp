@@ -5,6 +5,7 @@
 #include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/system_memory.h"
+#include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/estimates/memory_estimate.h"
 
 namespace tapestry::planning {
@@ -14,6 +15,7 @@ namespace {
 // Steps that a measurement has at least, with what goes before them.
 constexpr double kLeastSteps = 6;
 constexpr double kShareOfMemory = 0.7;
+constexpr int64_t kMostThreadRanks = 16;
 
 }  // namespace
 
@@ -46,6 +48,28 @@ std::optional<ModelTimes> MeasuredCosts::times(const Layout& layout, int at_once
   } catch (const Error&) {  // a share that is no model by itself
     return std::nullopt;
   }
+}
+
+MessageCosts MeasuredCosts::messages(int64_t ranks_on_host) {
+  MessageCosts known = messages_of(costs_, ranks_on_host);
+  if (ranks_on_host < 2 || ranks_on_host > kMostThreadRanks || !known.on_host.empty()) {
+    return known;
+  }
+  for (int64_t group = 2; group <= ranks_on_host; ++group) {
+    if (ranks_on_host % group != 0) {
+      continue;
+    }
+    CollectiveTimes& times = costs_.collectives[{ranks_on_host, group}];
+    run_thread_ranks(
+        static_cast<int>(ranks_on_host), [&](const std::shared_ptr<ProcessGroup>& world) {
+          const CollectiveTimes found = measure_collectives(*world, static_cast<int>(group));
+          if (world->rank() == 0) {
+            times = found;
+          }
+        });
+    ++measured_;
+  }
+  return messages_of(costs_, ranks_on_host);
 }
 
 }  // namespace tapestry::planning

@@ -22,8 +22,13 @@ class MeasuredCosts {
   /// is, or takes longer than what is left of the time.
   std::optional<ModelTimes> times(const Layout& layout, int at_once, int threads);
 
+  /// What messages cost between so many ranks of this machine, and between machines. Without
+  /// measurements of such a job (--measure_network) those between threads of this process, which
+  /// are measured now.
+  MessageCosts messages(int64_t ranks_on_host);
+
   const MachineCosts& costs() const { return costs_; }
-  /// How many shares were measured, not read.
+  /// How many shares and groups were measured, not read.
   int measured() const { return measured_; }
 
  private:

@@ -59,7 +59,7 @@ class LayoutSearch {
         choice.zero_level = level;
         std::optional<RankedLayout> made = make(choice);
         if (!made) {
-          if (level == 0) {
+          if (level == 1 || !shares) {
             return;
           }
           continue;

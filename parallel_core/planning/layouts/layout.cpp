@@ -83,6 +83,8 @@ void set_sharing(AllConfig& made, const LayoutChoice& choice) {
     made.optimizer_config.overlap_param_gather = false;
   }
   if (choice.overlap) {
+    made.training_config.wrap_with_ddp = true;
+    made.origins.erase("training_config.wrap_with_ddp");  // what was derived would be so again
     made.training_config.overlap_grad_reduce = true;
     made.optimizer_config.overlap_param_gather = choice.zero_level > 0;
   }

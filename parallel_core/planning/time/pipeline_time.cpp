@@ -122,7 +122,7 @@ class PipelineRun {
 double pipeline_seconds(const PipelineWorkload& work) {
   const auto stages = static_cast<int64_t>(work.passes.size());
   // Once the pipeline is full, every round of micro-batches takes the same time.
-  const int64_t some = 8 * stages;
+  const int64_t some = 4 * stages;
   if (work.micro_batches <= 2 * some) {
     return PipelineRun(work, work.micro_batches).run();
   }

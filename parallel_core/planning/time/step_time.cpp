@@ -186,6 +186,16 @@ double busiest(const Passes& passes, double micro_batches) {
   return micro_batches * most;
 }
 
+double longest_backward(const Passes& passes) {
+  double most = 0;
+  for (const auto& stage : passes) {
+    for (const PassTime& chunk : stage) {
+      most = std::max(most, chunk.backward);
+    }
+  }
+  return most;
+}
+
 }  // namespace
 
 StepTime step_time(const Layout& layout,
@@ -224,7 +234,15 @@ StepTime step_time(const Layout& layout,
                                                 config.parallel_config.context_parallel_size)
                           : 1.0;
   const double update = (parameters / shares * times.update_per_parameter + times.fixed) * turns;
-  const double shared = communication.data(parameters) + communication.small();
+  const double gradients = communication.data(parameters);
+  const double hidden = config.training_config.overlap_grad_reduce && hosts.count > 1
+                            ? longest_backward(computing)
+                            : 0.0;
+  const double bucket =
+      static_cast<double>(bucket_size(config, layout.data_parallel_size)) / parameters;
+  // What a network carries while the last micro-batch runs backward, but for the last bucket.
+  const double shared =
+      std::max(gradients - hidden, gradients * std::min(1.0, bucket)) + communication.small();
   StepTime step;
   step.seconds = pipeline_seconds(work) + update + shared;
   step.computing = busiest(computing, micro_batches) + update;

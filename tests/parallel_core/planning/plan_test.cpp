@@ -108,6 +108,22 @@ TEST(Plan, ChangesLittleWhereThatCostsLittle) {
   EXPECT_EQ(zero_level(plan.fitting.front().layout.config), 0);
 }
 
+// Over several hosts gradients go while the backward pass runs, whatever the file says of it.
+TEST(Plan, OverSeveralHostsOverlaps) {
+  PlanOptions asked = asked_of(4);
+  asked.hosts = 4;
+  asked.cores = 1;
+  const AllConfig config = planned_config({"training_config.use_distributed_optimizer=True"});
+  const Plan plan = plan_of(config, asked, kFree);
+  for (const RankedLayout& ranked : plan.fitting) {
+    EXPECT_EQ(ranked.layout.config.parallel_config.tensor_model_parallel_size, 1);
+    EXPECT_EQ(ranked.layout.config.training_config.overlap_grad_reduce,
+              ranked.layout.data_parallel_size > 1)
+        << ranked.layout.text();
+  }
+  EXPECT_EQ(plan.fitting.front().layout.data_parallel_size, 4);
+}
+
 // Better times move only what they are given for; the others are scaled alike.
 TEST(Plan, IsRefined) {
   Plan plan = plan_of(planned_config(), asked_of(4), kFree);
