@@ -124,7 +124,7 @@ slow_cable() {
   TAPESTRY_COMM_STRAGGLERS=2 train slow --set training_config.training_iters=1000000 &
   job=$!
   until_true has_steps slow 30 || fail "the run whose cable becomes slow starts"
-  slow_link beta 40mbit
+  slow_link beta 100mbit
   until_true said slow "the network between alpha and beta holds up the job" || fail "the slow cable is not named"
   grep -qE "ranks? waits? [0-9]+ % of the time for what comes over it, at [0-9.]+ MB/s" slow.txt ||
     fail "how slow the cable is"
