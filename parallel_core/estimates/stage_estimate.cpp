@@ -568,8 +568,9 @@ class StageEstimate {
       // Where the sum is not in float32, a table of gradients and the one in which it is added up.
       const OptimizerConfig& o = config_.optimizer_config;
       const bool beside = o.main_grads_dtype != kFloat32 || o.optimizer_in_backward;
-      first.first_workspace = (beside ? 2 * d(size_of(model_.params_dtype)) * table_elements() : 0) +
-                              in_buckets(table_elements());
+      first.first_workspace =
+          (beside ? 2 * d(size_of(model_.params_dtype)) * table_elements() : 0) +
+          in_buckets(table_elements());
     }
     step.update = update_workspace();
     // And of a parameter that is stored in parts its values.
@@ -656,9 +657,9 @@ class StageEstimate {
     const bool has_table = stage_.pre_process() || stage_.post_process();
     // Logits that are whole come again with each micro-batch.
     const bool whole_logits = stage_.post_process() && !fuses_head_and_loss(model_);
-    const double block = std::max({gradient_size() * largest,
-                                   has_table ? gradient_beside(table_elements()) : 0,
-                                   whole_logits ? d(estimate_.logits) : 0});
+    const double block =
+        std::max({gradient_size() * largest, has_table ? gradient_beside(table_elements()) : 0,
+                  whole_logits ? d(estimate_.logits) : 0});
     return kRemnants + block + (one ? std::max(0.0, not_at_once) : 0);
   }
 
