@@ -150,11 +150,11 @@ TEST(PathKeys, AreMarked) {
     for (const Key& key : section.keys) {
       const bool named =
           key.name.ends_with("_path") || key.name.ends_with("_dir") ||
-          key.name == "load_checkpoint" || key.name == "tokenizer_model" || key.name == "from_hf" ||
-          key.name == "upcycle_from" || key.name == "text" || key.name == "chat_template" ||
-          key.name == "adapter" || key.name == "data" || key.name == "validation_data" ||
-          key.name == "reference" || key.name == "teacher" || key.name == "teacher_log_probs" ||
-          key.name == "rollouts";
+          key.name.ends_with("_file") || key.name == "load_checkpoint" ||
+          key.name == "tokenizer_model" || key.name == "from_hf" || key.name == "upcycle_from" ||
+          key.name == "text" || key.name == "chat_template" || key.name == "adapter" ||
+          key.name == "data" || key.name == "validation_data" || key.name == "reference" ||
+          key.name == "teacher" || key.name == "teacher_log_probs" || key.name == "rollouts";
       const bool text = key.field.type == Type::kString || key.field.type == Type::kStringList;
       EXPECT_EQ(key.path, named && text) << key.name;
     }
