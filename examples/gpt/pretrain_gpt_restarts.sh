@@ -264,7 +264,7 @@ host_names() { sed -E 's/#.*//; s/^[[:space:]]+//; /^$/d; s/[[:space:]].*//' "$1
 answers() {
   local asked
   # With a session of its own, so that Ctrl-C does not look like a host that is gone.
-  setsid timeout -k 5 "$probe_seconds" mpirun "${root_option[@]}" "$@" true >/dev/null 2>&1 </dev/null &
+  setsid timeout -k 5 "$probe_seconds" "$mpirun" "${root_option[@]}" "$@" true >/dev/null 2>&1 </dev/null &
   asked=$!
   wait "$asked" || {
     kill "$asked" 2>/dev/null || true
@@ -291,7 +291,7 @@ probe_hosts() {
   missing=()
   [[ -n "$all_hosts" ]] || return 0
   mapfile -t hosts < <(host_names "$all_hosts")
-  ((${#hosts[@]} <= 16)) || ! answers --hostfile "$all_hosts" --map-by ppr:1:node || return 0
+  [[ ${#hosts[@]} -le 16 || $mpi != openmpi ]] || ! answers --hostfile "$all_hosts" --map-by ppr:1:node || return 0
   probe "${hosts[@]}"
 }
 
@@ -378,7 +378,7 @@ begin_restarts() {
   [[ "$first_delay" =~ ^[0-9]{1,5}$ ]] || die "RESTART_DELAY is '$first_delay', must be a number of seconds"
   positive PROBE_SECONDS "$probe_seconds"
   root_option=()
-  ((EUID != 0)) || root_option=(--allow-run-as-root)
+  [[ $EUID != 0 || $mpi != openmpi ]] || root_option=(--allow-run-as-root)
   all_hosts="${HOSTFILE:-}" all_ranks=$ranks layout_file="" resume_from=True
   missing=() left_out=() best_step=-1 delay=$first_delay
   config_before="$(state_of "$folder/config.yaml")"
