@@ -12,7 +12,7 @@ held against a changed estimate without running them again. Needs only the stand
     bench/memory_survey.py run --seed 1 --count 20 --folder build/survey
     bench/memory_survey.py compare --folder build/survey
 
-`compare` ends with 1 where an estimate was below what was reached, or a run failed.
+`compare` ends with 1 where an estimate was below what was reached, or a run failed. `check` does both.
 """
 import argparse
 import json
@@ -182,7 +182,7 @@ class Draw:
                 keys["store_param_remainders"] = True
         keys["main_grads_dtype"] = self.pick("float32", "float32", "float32", "bfloat16")
         keys["clip_grad"] = self.pick(0.0, 1.0, 1.0)
-        if self.micro == 1 and self.compute != "float16" and self.at["tp"] == self.ranks and self.chance(0.4):
+        if self.micro == 1 and self.compute != "float16" and self.ranks == 1 and self.chance(0.4):
             keys.update(optimizer_in_backward=True, clip_grad=0.0, main_grads_dtype="float32")
         self.set("optimizer", **keys)
 
@@ -226,7 +226,7 @@ class Draw:
 
     def yaml(self, data):
         self.set("training", training_iters=2, eval_iters=1, log_interval=1, seed=7)
-        self.set("dataset", data_path=[data])
+        self.set("dataset", data_path=[data], split="900,50,50")  # every run ends with an evaluation
         # Of JSON, every object is YAML.
         return "".join(f"{name}: {json.dumps(keys)}\n" for name, keys in self.sections.items() if keys)
 
@@ -270,7 +270,8 @@ def choose(options, folder):
             if (fits and parts["peak"] * draw.ranks <= MOST_TOGETHER and draw.work() <= MOST_WORK
                     and len(chosen) < options.count):
                 name = f"seed{options.seed}_{len(chosen):02d}"
-                shutil.copy(file, folder / f"{name}.yaml")
+                if len(chosen) % options.jobs == options.job:
+                    shutil.copy(file, folder / f"{name}.yaml")
                 chosen.append((name, draw))
             file.unlink()
     return chosen
@@ -382,15 +383,22 @@ def compare(options):
     return 1 if broken or failed else 0
 
 
+def check(options):
+    """Runs into an empty folder, and compares."""
+    shutil.rmtree(options.folder, ignore_errors=True)
+    run(options)
+    return compare(options)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "compare", "rank"))
+    parser.add_argument("what", choices=("run", "compare", "check", "rank"))
     parser.add_argument("--folder", required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--data", help="prefix of tokens with ids below 1,024 (default: made of the default text)")
-    parser.add_argument("--least", type=int, default=150, help="MiB of the estimate of one rank")
-    parser.add_argument("--most", type=int, default=800, help="the same")
+    parser.add_argument("--least", type=int, default=250, help="MiB of the estimate of one rank")
+    parser.add_argument("--most", type=int, default=900, help="the same")
     parser.add_argument("--jobs", type=int, default=1, help="runs every so many of the configurations, from")
     parser.add_argument("--job", type=int, default=0, help="this one on: for several at a time")
     parser.add_argument("--only", default="", help="compare those whose names begin so")
@@ -404,7 +412,7 @@ def main():
     options.command = command
     options.program = options.program or options.build_dir + "/examples/gpt/pretrain_gpt"
     options.parts = options.parts or options.build_dir + "/bench/memory_parts"
-    return {"run": run, "compare": compare, "rank": rank}[options.what](options) or 0
+    return {"run": run, "compare": compare, "check": check, "rank": rank}[options.what](options) or 0
 
 
 if __name__ == "__main__":

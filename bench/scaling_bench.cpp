@@ -14,8 +14,10 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "bench/bench_options.h"
 #include "bench/step_model.h"
@@ -237,7 +239,14 @@ int run(int argc, char** argv) {
   if (!arguments) {
     return 0;
   }
-  const auto value = [&](const char* name) { return (*arguments)[name].as<double>(); };
+  const auto value = [&](const char* name) {
+    const double number = (*arguments)[name].as<double>();
+    const std::string_view of_time = name;
+    const bool may_be_zero = of_time == "latency" || of_time == "overhead" || of_time == "bound";
+    check<ValueError>(std::isfinite(number) && (number > 0 || (may_be_zero && number == 0)), "--",
+                      name, " ", number, " must be ", may_be_zero ? "0 or more" : "more than 0");
+    return number;
+  };
   RankMachine machine = {.flops = value("float32"),
                          .efficiency = value("efficiency"),
                          .memory_bandwidth = value("memory-bandwidth"),
@@ -247,6 +256,7 @@ int run(int argc, char** argv) {
                                      .per_byte = 1 / value("bandwidth")}};
   if (arguments->count("check") > 0) {
     const int ranks = (*arguments)["check"].as<int>();
+    check<ValueError>(ranks >= 2 && ranks <= 64, "--check ", ranks, " must be from 2 to 64 ranks");
     Check check(machine.network, value("bound"));
     check.collectives(ranks);
     check.steps(machine, ranks);

@@ -186,8 +186,9 @@ void print(int ranks, const AllConfig& config, const Start& start) {
 
 int run(int argc, char** argv) {
   boost::program_options::options_description options("start_bench [OPTION]...");
-  options.add_options()("ranks", boost::program_options::value<int>()->default_value(1024),
-                        "the largest number of ranks, from 64 in steps of 4")(
+  options.add_options()(
+      "ranks", boost::program_options::value<int>()->default_value(1024),
+      "the largest number of ranks, of those from about 64 on, each four times the one before")(
       "tp", boost::program_options::value<int>()->default_value(8), "tensor-parallel ranks")(
       "pp", boost::program_options::value<int>()->default_value(16), "pipeline stages");
   const auto arguments = bench::parse_options(argc, argv, options);
@@ -199,14 +200,16 @@ int run(int argc, char** argv) {
          "| end s | all s | messages of a rank | at most | peers at most | KiB a rank | TiB of "
          "addresses |\n|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
   const int most = (*arguments)["ranks"].as<int>();
-  for (int ranks = std::min(64, most);; ranks = std::min(4 * ranks, most)) {
+  const int tp = (*arguments)["tp"].as<int>();
+  check<ValueError>(tp > 0 && most > 0 && most % tp == 0, "--ranks ", most,
+                    " is not a multiple of --tp ", tp);
+  for (int ranks = std::min(std::max(1, 64 / tp) * tp, most);; ranks = std::min(4 * ranks, most)) {
     AllConfig config;
-    config.parallel_config.tensor_model_parallel_size = (*arguments)["tp"].as<int>();
-    config.parallel_config.pipeline_model_parallel_size = (*arguments)["pp"].as<int>();
-    while (ranks % (config.parallel_config.tensor_model_parallel_size *
-                    config.parallel_config.pipeline_model_parallel_size) !=
-           0) {
-      config.parallel_config.pipeline_model_parallel_size /= 2;
+    config.parallel_config.tensor_model_parallel_size = tp;
+    int64_t& pp = config.parallel_config.pipeline_model_parallel_size;
+    pp = std::max(1, (*arguments)["pp"].as<int>());
+    while (ranks % (tp * pp) != 0) {
+      pp /= 2;
     }
     print(ranks, config, start(ranks, config));
     if (ranks == most) {

@@ -16,3 +16,8 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 set(CMAKE_EXE_LINKER_FLAGS_INIT
   "-Wl,-rpath-link,${TAPESTRY_AARCH64_ROOT}/usr/lib/aarch64-linux-gnu:${TAPESTRY_AARCH64_ROOT}/lib/aarch64-linux-gnu")
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static;-L;${TAPESTRY_AARCH64_ROOT})
+set(ENV{PKG_CONFIG_LIBDIR}
+  "${TAPESTRY_AARCH64_ROOT}/usr/lib/aarch64-linux-gnu/pkgconfig:${TAPESTRY_AARCH64_ROOT}/usr/share/pkgconfig")
+set(ENV{PKG_CONFIG_SYSROOT_DIR} "${TAPESTRY_AARCH64_ROOT}")
+# Open MPI's own compiler is a program of the other processor; this one of the root answers in its place.
+set(MPI_CXX_COMPILER "${TAPESTRY_AARCH64_ROOT}/mpicxx" CACHE FILEPATH "Says how to compile for MPI")

@@ -120,8 +120,11 @@ with modules and optimizers, and a Megatron-style core that trains GPT models
 in parallel. They are static libraries, with headers and the files by which
 CMake's find_package(Tapestry) finds them.")
 
+set(CPACK_PROJECT_CONFIG_FILE "${debian}/check.cmake")
+set(CPACK_TAPESTRY_CPU_LEVELS "${TAPESTRY_CPU_LEVELS}")
+set(CPACK_TAPESTRY_PROCESSOR "${CMAKE_SYSTEM_PROCESSOR}")
 # Files that only a Debian package has, and what is done to all of them before they are packed.
-set(CPACK_PRE_BUILD_SCRIPTS "${PROJECT_SOURCE_DIR}/packaging/debian/prepare.cmake")
+set(CPACK_PRE_BUILD_SCRIPTS "${debian}/prepare.cmake")
 set(CPACK_TAPESTRY_DEBIAN "${debian}")
 set(CPACK_TAPESTRY_STRIP "${CMAKE_STRIP}")
 set(CPACK_TAPESTRY_RPATH "${TAPESTRY_OPENBLAS_DIR}")

@@ -118,6 +118,14 @@ Json tables_of(const std::string& page, const po::options_description& options) 
   return tables;
 }
 
+void add_group(const std::string& topic,
+               const std::string& title,
+               const po::options_description& options,
+               Json& tables) {
+  tables["groups"].push_back(
+      {{"topic", topic}, {"title", title}, {"options", tables_of({}, options)["options"]}});
+}
+
 Json configuration_tables(bool as_options) {
   Json sections = Json::array();
   for (const config::Section& section : config::schema()) {

@@ -19,6 +19,13 @@ inline constexpr std::string_view kTablesTopic = "as_json";
 nlohmann::ordered_json tables_of(const std::string& page,
                                  const boost::program_options::options_description& options);
 
+/// Adds options that have a page of their own, `--help TOPIC`, to those tables: an entry {"topic",
+/// "title", "options"} of the list "groups".
+void add_group(const std::string& topic,
+               const std::string& title,
+               const boost::program_options::options_description& options,
+               nlohmann::ordered_json& tables);
+
 /// [{"name", "doc", "keys": [{"name", "type", "values", "check", "default", "doc", "flags"}]}]: the
 /// sections of a configuration. "flags" are the names of a key as an option of its own, of a
 /// program that takes such (`as_options`).

@@ -350,6 +350,8 @@ expect_end() {
     trap - HUP INT TERM
     sleep "$end_seconds"
     trap '' TERM
+    # It may have ended while this script was stopped.
+    { read -r line <"/proc/$job/stat"; } 2>/dev/null && [[ "${line##*) }" != Z* ]] || exit 1
     echo "pretrain_gpt.sh: a rank failed $end_seconds s ago and mpirun has not ended the others; kills it" >&5
     kill_session "$job"
   ) &

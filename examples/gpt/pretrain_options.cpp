@@ -88,6 +88,8 @@ po::options_description accuracy_options() {
                         "`accuracy compare --bits` starts");
   options.add_options()("trace_batch", po::value<int64_t>()->value_name("N"),
                         "with --trace_step: sequences of a micro-batch");
+  options.add_options()("verify_steps", po::value<int64_t>()->default_value(3)->value_name("N"),
+                        "steps that --verify_layout trains");
   options.add_options()("json", po::value<std::string>()->value_name("FILE.json"),
                         "also write the verdict of --find_fault, --op_error, --twice, --lr_zero or "
                         "--prove to this file");
@@ -144,8 +146,6 @@ po::options_description pretrain_options() {
   options.add_options()("verbose", "with --dry_run: also all keys, and where the memory goes");
   options.add_options()("verify_layout", po::value<std::string>()->value_name("LAYOUT"),
                         "compare a layout, such as tp=2,sp,pp=2, with one process");
-  options.add_options()("verify_steps", po::value<int64_t>()->default_value(3)->value_name("N"),
-                        "steps that --verify_layout trains");
   options.add_options()("plot_schedule", po::value<std::string>()->value_name("FILE"),
                         "draw learning rate and weight decay to this SVG file, and exit");
   options.add_options()(
@@ -251,7 +251,8 @@ std::string pretrain_help(const std::string& topic) {
   }
   if (topic == kTablesTopic) {
     auto tables = tables_of(page_of(options, {}), options);
-    tables["accuracy_options"] = tables_of({}, accuracy_options())["options"];
+    add_group("accuracy", "Options that look for faults", accuracy_options(), tables);
+    add_group("plan", "Options of a plan", plan_options(), tables);
     tables["sections"] = configuration_tables(/*as_options=*/true);
     return tables_text(tables);
   }

@@ -35,12 +35,6 @@ class Table {
   std::string text_;
 };
 
-std::vector<Option> all_options(const Program& program) {
-  std::vector<Option> options = program.options;
-  options.insert(options.end(), program.accuracy_options.begin(), program.accuracy_options.end());
-  return options;
-}
-
 // What stands behind each option, by "_--name", or by "_COMMAND --name" of a command's: bash takes
 // no empty subscripts.
 void add_options(const std::vector<Option>& options,
@@ -89,9 +83,7 @@ std::string bash_completion(const Program& program, const std::string& logic) {
       commands.push_back(words);
     }
   }
-  std::vector<std::string> topics;
   for (const Section& section : program.sections) {
-    topics.push_back(section.name);
     for (const Key& key : section.keys) {
       const std::string path = section.name + "." + key.name;
       keys.add(path, joined(key.values));
@@ -100,14 +92,11 @@ std::string bash_completion(const Program& program, const std::string& logic) {
       }
     }
   }
-  if (!program.accuracy_options.empty()) {
-    topics.emplace_back("accuracy");
-  }
   return "# Completion of " + program.name +
          " for bash, made by Tapestry's build from the tables of its --help.\n" + logic +
          function_name(program) + "() {\n" + kinds.text() + values.text() + offered.text() +
          keys.text() + flags.text() + "  local commands=" + shell_quoted(joined(commands)) +
-         " topics=" + shell_quoted(joined(topics)) +
+         " topics=" + shell_quoted(joined(topics_of(program))) +
          " operands=" + shell_quoted(joined(program.operands)) +
          "\n  _tapestry_complete\n}\ncomplete -F " + function_name(program) + " " + program.name +
          "\n";

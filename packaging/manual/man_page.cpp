@@ -1,3 +1,4 @@
+#include <cctype>
 #include <map>
 #include <stdexcept>
 
@@ -41,12 +42,15 @@ std::string marked(const std::string& text) {
   return out;
 }
 
-std::string head(const std::string& name, const char* section, const Edition& edition) {
-  std::string upper = name;
-  for (char& c : upper) {
+std::string capitals(std::string text) {
+  for (char& c : text) {
     c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   }
-  return ".TH \"" + plain(upper) + "\" " + section + " " + edition.date + " \"Tapestry " +
+  return text;
+}
+
+std::string head(const std::string& name, const char* section, const Edition& edition) {
+  return ".TH \"" + plain(capitals(name)) + "\" " + section + " " + edition.date + " \"Tapestry " +
          edition.version + "\" \"Tapestry\"\n";
 }
 
@@ -86,11 +90,7 @@ std::string part_text(const PagePart& part, bool with_sections) {
   const bool own_section =
       with_sections && !part.heading.empty() && part.heading.find(' ') == std::string::npos;
   if (own_section) {
-    std::string upper = part.heading;
-    for (char& c : upper) {
-      c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-    }
-    text += ".SH " + plain(upper) + "\n";
+    text += ".SH " + plain(capitals(part.heading)) + "\n";
   } else if (!part.heading.empty()) {
     text += ".PP\n" + plain(part.heading) + ":\n";
   }
@@ -169,8 +169,10 @@ std::string man_page(const Program& program, const Edition& edition) {
   if (!is_script && !program.options.empty()) {
     text += ".SH OPTIONS\n" + options_text(program.options);
   }
-  if (!program.accuracy_options.empty() && !is_script) {
-    text += ".SH \"OPTIONS THAT LOOK FOR FAULTS\"\n" + options_text(program.accuracy_options);
+  for (const OptionGroup& group : program.groups) {
+    if (!is_script) {
+      text += ".SH \"" + capitals(plain(group.title)) + "\"\n" + options_text(group.options);
+    }
   }
   if (!program.commands.empty()) {
     text += ".SH \"OPTIONS OF THE COMMANDS\"\n" + commands_text(program);

@@ -59,8 +59,10 @@ Section section_of(const Json& json) {
 Program program_of(const std::filesystem::path& path) {
   const Json json = Json::parse(content_of(path));
   Program program{.page = json.at("page"), .options = options_of(json.at("options"))};
-  if (json.contains("accuracy_options")) {
-    program.accuracy_options = options_of(json.at("accuracy_options"));
+  for (const Json& group : json.value("groups", Json::array())) {
+    program.groups.push_back({.topic = group.at("topic"),
+                              .title = group.at("title"),
+                              .options = options_of(group.at("options"))});
   }
   for (const Json& section : json.value("sections", Json::array())) {
     program.sections.push_back(section_of(section));
@@ -187,6 +189,25 @@ std::map<std::string, Program> read_programs(const std::filesystem::path& folder
     programs[name] = std::move(script);
   }
   return programs;
+}
+
+std::vector<Option> all_options(const Program& program) {
+  std::vector<Option> options = program.options;
+  for (const OptionGroup& group : program.groups) {
+    options.insert(options.end(), group.options.begin(), group.options.end());
+  }
+  return options;
+}
+
+std::vector<std::string> topics_of(const Program& program) {
+  std::vector<std::string> topics;
+  for (const Section& section : program.sections) {
+    topics.push_back(section.name);
+  }
+  for (const OptionGroup& group : program.groups) {
+    topics.push_back(group.topic);
+  }
+  return topics;
 }
 
 Page parts_of(const std::string& text, bool options_are_rows) {

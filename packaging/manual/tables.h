@@ -21,6 +21,12 @@ struct Option {
   std::string doc;
 };
 
+struct OptionGroup {
+  std::string topic;  ///< of its page, --help TOPIC
+  std::string title;
+  std::vector<Option> options;
+};
+
 struct Key {
   std::string name;
   std::string type;
@@ -41,7 +47,7 @@ struct Program {
   std::string name;
   std::string page;  ///< what --help prints
   std::vector<Option> options;
-  std::vector<Option> accuracy_options;     ///< those with a page of their own
+  std::vector<OptionGroup> groups;          ///< more of them, each with a page of its own
   std::vector<Section> sections;            ///< of its configuration
   std::map<std::string, Program> commands;  ///< by their words: "compare", "compare --bits"
   std::vector<std::string> operands = {};   ///< kinds of words before options: "preset"
@@ -50,6 +56,12 @@ struct Program {
 /// Reads the tables in a folder: NAME.json; NAME.COMMAND.json of a program's commands; NAME.sh.txt,
 /// what a script prints for --help, whose options join those of the program NAME.
 std::map<std::string, Program> read_programs(const std::filesystem::path& folder);
+
+/// The options of the program and of its groups.
+std::vector<Option> all_options(const Program& program);
+
+/// The words that --help of the program takes, but for those of single keys and options.
+std::vector<std::string> topics_of(const Program& program);
 
 /// A page of --help in parts: paragraphs, and lists of "  WORD  MEANING" under a heading.
 struct PagePart {

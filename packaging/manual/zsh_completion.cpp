@@ -3,7 +3,7 @@
 namespace tapestry::manual {
 namespace {
 
-std::string shell_quoted(const std::string& text) {
+std::string zsh_quoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text) {
     out += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -12,7 +12,7 @@ std::string shell_quoted(const std::string& text) {
 }
 
 // Within a specification of _arguments, where colons and brackets have a meaning.
-std::string plain(const std::string& text) {
+std::string zsh_plain(const std::string& text) {
   std::string out;
   for (const char c : text) {
     out += (c == ':' || c == '[' || c == ']' || c == '\\' ? "\\" : "") + std::string(1, c);
@@ -42,13 +42,13 @@ std::string specification(const Option& option, bool has_topics) {
   const bool topic = has_topics && option.name == "help";
   std::string text = option.repeats ? "*" : "";
   text += "--" + option.name + (option.takes == Takes::kOne ? "=" : "") + "[" +
-          plain(summary_of(option.doc)) + "]";
+          zsh_plain(summary_of(option.doc)) + "]";
   if (option.takes != Takes::kNone || topic) {
     const std::string value = topic ? "section or key" : option.value;
     const char* separator = topic ? "::" : option.takes == Takes::kMany ? ":*-*:" : ":";
-    text += separator + plain(value) + ":" + action_of(option);
+    text += separator + zsh_plain(value) + ":" + action_of(option);
   }
-  return "    " + shell_quoted(text) + "\n";
+  return "    " + zsh_quoted(text) + "\n";
 }
 
 std::string specifications(const std::vector<Option>& options, bool has_topics) {
@@ -62,26 +62,28 @@ std::string specifications(const std::vector<Option>& options, bool has_topics) 
 std::string tables_text(const Program& program) {
   std::string keys;
   std::string flags;
-  std::string topics = program.accuracy_options.empty() ? "" : "accuracy";
+  std::string topics;
+  for (const std::string& topic : topics_of(program)) {
+    topics += (topics.empty() ? "" : " ") + topic;
+  }
   for (const Section& section : program.sections) {
-    topics += " " + section.name;
     for (const Key& key : section.keys) {
       std::string values;
       for (const std::string& value : key.values) {
         values += (values.empty() ? "" : " ") + value;
       }
       const std::string path = section.name + "." + key.name;
-      keys += "    " + path + " " + shell_quoted(values) + "\n";
+      keys += "    " + path + " " + zsh_quoted(values) + "\n";
       for (const std::string& flag : key.flags) {
         flags += "    " + flag + " " + path + "\n";
       }
     }
   }
   return "  local -A keys=(\n" + keys + "  )\n  local -A flags=(\n" + flags +
-         "  )\n  local topics=" + shell_quoted(topics) + "\n";
+         "  )\n  local topics=" + zsh_quoted(topics) + "\n";
 }
 
-std::string commands_text(const Program& program) {
+std::string zsh_commands_text(const Program& program) {
   std::string names;
   std::string cases;
   for (const auto& [words, command] : program.commands) {
@@ -118,14 +120,12 @@ std::string zsh_completion(const Program& program, const std::string& logic) {
                      " for zsh, made by Tapestry's build from the tables of its --help.\n" + logic +
                      function_name(program) + "() {\n";
   if (!program.commands.empty()) {
-    text += commands_text(program);
+    text += zsh_commands_text(program);
   } else {
     const bool has_keys = !program.sections.empty();
     text += tables_text(program) + "  local -a reply=()\n" +
             (has_keys ? "  _tapestry_flags\n" : "") + "  _arguments -S $reply \\\n";
-    std::vector<Option> options = program.options;
-    options.insert(options.end(), program.accuracy_options.begin(), program.accuracy_options.end());
-    std::string specs = specifications(options, has_keys);
+    std::string specs = specifications(all_options(program), has_keys);
     for (size_t at = specs.find('\n'); at != std::string::npos; at = specs.find('\n', at + 3)) {
       specs.replace(at, 1, " \\\n");
     }

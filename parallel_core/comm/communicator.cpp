@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <system_error>
 #include <utility>
 
 #include "autograd/tape/observer.h"
@@ -160,19 +161,29 @@ void Communicator::move_in_background(Operation& operation) {
       options_.progress != CommProgress::kThread) {
     return;
   }
+  if (background_ == nullptr) {
+    try {
+      background_ = std::make_unique<BackgroundProgress>(
+          mutex_, [this] { return in_background_ > 0 && !failure_ && !ended_; },
+          [this] { return background_step(); });
+    } catch (const std::system_error& error) {
+      throw CommError(concat(describe(operation.label()),
+                             ": the system has no thread that could move it on while the rank "
+                             "computes (",
+                             error.what(), "); TAPESTRY_COMM_PROGRESS=wait needs none"));
+    }
+  }
   operation.in_background_ = true;
   ++in_background_;
-  if (background_ == nullptr) {
-    background_ = std::make_unique<BackgroundProgress>(
-        mutex_, [this] { return in_background_ > 0 && !failure_ && !ended_; },
-        [this] { return background_step(); });
-  }
 }
 
 bool Communicator::done(Operation& operation) {
   if (!operation.finished()) {
     const Inside inside(*this);
-    move_in_background(operation);
+    try {
+      move_in_background(operation);
+    } catch (const CommError&) {  // NOLINT(bugprone-empty-catch): wait() needs no thread
+    }
   }
   return operation.finished();
 }

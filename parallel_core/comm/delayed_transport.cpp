@@ -73,6 +73,8 @@ class DelayedTransport final : public Transport {
     }
   }
 
+  void leave() override { inner_->leave(); }
+
  private:
   std::unique_ptr<Transport> inner_;
   int64_t message_ns_;

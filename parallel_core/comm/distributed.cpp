@@ -1,5 +1,6 @@
 #include "parallel_core/comm/distributed.h"
 
+#include <fcntl.h>
 #include <mpi.h>
 #include <unistd.h>
 
@@ -315,16 +316,20 @@ void Distributed::abort(int exit_code) {
     communicator->linger(grace, [&] {
       return communicator->all_others_are_done() && !communicator->failed_elsewhere();
     });
-    const bool open_mpi = is_set("OMPI_COMM_WORLD_RANK");
-    if (open_mpi || is_set("MPI_LOCALRANKID")) {
-      // Open MPI's mpirun and MPICH's mpiexec end the other ranks when one leaves like this, with
-      // its code, and spare the user what MPI_Abort says about itself.
-      std::fflush(nullptr);
-      if (communicator->lost_a_host()) {
-        end_launcher();
-      }
+    std::fflush(nullptr);
+    const bool lost = communicator->lost_a_host();
+    if (lost) {
+      end_launcher();
+    }
+    if (is_set("OMPI_COMM_WORLD_RANK") || lost) {
+      // Open MPI's mpirun ends the other ranks when one leaves like this, with its code, and spares
+      // the user what MPI_Abort says about itself. Across a cut link MPICH's MPI_Abort would wait.
       _exit(exit_code);
     }
+    // Where several ranks leave at once MPICH's mpiexec keeps the code of MPI_Abort alone; what
+    // that says about itself the user is spared, too.
+    const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    dup2(nowhere, STDERR_FILENO);
     MPI_Abort(MPI_COMM_WORLD, exit_code);
   }
   std::exit(exit_code);  // NOLINT(concurrency-mt-unsafe): nothing else runs any more

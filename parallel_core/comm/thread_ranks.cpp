@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -41,8 +42,8 @@ void run_thread_ranks(int world_size,
   std::exception_ptr first_error;  // guarded by mutex
   std::vector<std::thread> threads;
   threads.reserve(communicators.size());
-  for (const std::shared_ptr<Communicator>& communicator : communicators) {
-    threads.emplace_back([&, communicator] {
+  const auto rank_of = [&](const std::shared_ptr<Communicator>& communicator) {
+    return [&, communicator] {
       RankContext context(communicator->rank(), communicator->size());
       const RankContextGuard guard(context);
       set_num_threads(1);
@@ -60,7 +61,25 @@ void run_thread_ranks(int world_size,
         communicator->announce_failure(message_of_exception(error));
       }
       communicator->leave();
-    });
+    };
+  };
+  try {
+    for (const std::shared_ptr<Communicator>& communicator : communicators) {
+      threads.emplace_back(rank_of(communicator));
+    }
+  } catch (const std::exception& error) {  // no thread, or no memory for one
+    const std::string reason = concat("run_thread_ranks: the system has no thread for rank ",
+                                      threads.size(), " of ", world_size, " (", error.what(),
+                                      "); its limits are ulimit -u, ulimit -v and, of a "
+                                      "control group, pids.max");
+    {
+      const std::scoped_lock lock(mutex);
+      first_error = std::make_exception_ptr(RuntimeError(reason));
+    }
+    for (size_t rank = threads.size(); rank < communicators.size(); ++rank) {
+      communicators[rank]->announce_failure(reason);
+      communicators[rank]->leave();
+    }
   }
   for (std::thread& thread : threads) {
     thread.join();

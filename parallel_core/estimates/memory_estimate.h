@@ -40,7 +40,7 @@ struct MemoryEstimate {
   int64_t unbalanced = 0;  // more, if experts' loads are as uneven as can be; part of the total
   int64_t snapshot = 0;    // with async_save: the copy that is written while training goes on
   int64_t start = 0;  // of the process while weights are made or loaded: all in float32, before
-                      // they are shared out; and while the machine's speed is measured
+                      // they are shared out
 
   /// Settings that this configuration does not use, and the bytes that each would spare.
   struct Saving {
@@ -66,7 +66,7 @@ struct MemoryEstimate {
 ///
 /// The total is what the kernel charges a rank's process at most: tensors as a step goes through
 /// its passes (step_memory.h), an evaluation after it, what is unused between them, and what the
-/// process has besides. It is an upper bound, in some tens of microseconds. ValueError as
+/// process has besides (docs/memory.md says how well that is met). ValueError as
 /// parameter_count and layer_ranges.
 MemoryEstimate estimate_memory(const AllConfig& config, int64_t data_parallel_size = 1);
 

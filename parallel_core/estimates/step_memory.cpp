@@ -28,7 +28,7 @@ class StepWalk {
                     : forward(static_cast<size_t>(pass.chunk));
     }
     const double left = step_.places == GradientPlaces::kOneByOne ? 0 : step_.gradients;
-    take(left + step_.update);
+    take(left + std::max(step_.update, step_.saving));
     take(left + step_.evaluation);
     for (const ChunkMemory& chunk : step_.chunks) {
       for (const LayerMemory& layer : chunk.layers) {
@@ -56,7 +56,6 @@ class StepWalk {
       const double gradient = step_.head.in_forward ? step_.head.gradient : 0;
       beside = std::max(beside, gradient + step_.head.forward);
     }
-    peak_.kept = std::max(peak_.kept, kept_);
     take(kept_ + now_gradients_ + beside);
   }
 

@@ -1,6 +1,7 @@
 // What is in memory at once in the course of a training step, from what each of its passes keeps.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "parallel_core/pipeline_parallel/pipeline_order.h"
@@ -52,15 +53,15 @@ struct StepMemory {
   GradientPlaces places = GradientPlaces::kOnDemand;
   double gradients = 0;   ///< all that the rank has at the end of the step
   double update = 0;      ///< temporaries of the update
+  double saving = 0;      ///< and of a checkpoint that is written then
   double evaluation = 0;  ///< of a forward pass for an evaluation; 0: there is none
 };
 
-/// The most bytes at any time of the step, beside what stays from step to step, and the most that
-/// activations take: kept values of what is in flight.
+/// The most bytes at any time of the step, beside what stays from step to step, and the most passes
+/// that have run forward and not yet backward.
 struct StepPeak {
   double bytes = 0;
-  double kept = 0;
-  int64_t passes = 0;  ///< in flight then
+  int64_t passes = 0;
 };
 
 StepPeak most_at_once(const StepMemory& step);

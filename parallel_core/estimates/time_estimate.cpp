@@ -161,7 +161,7 @@ StepWork step_work(const AllConfig& config, int64_t data_parallel_size) {
   return work;
 }
 
-MachineSpeed measure_speed(const AllConfig& config) {
+MachineSpeed measure_speed(const AllConfig& config, int64_t memory) {
   const NoGradGuard guard;
   const TransformerConfig& model = config.model_config;
   const ModelParallelConfig& p = config.parallel_config;
@@ -178,8 +178,10 @@ MachineSpeed measure_speed(const AllConfig& config) {
   MachineSpeed speed;
   speed.flops =
       2 * d(rows) * d(in) * d(out) / seconds_of(0.15, [&] { const Tensor y = matmul(x, weight); });
-  const Tensor from = zeros({1 << 24}, kFloat32);
-  const Tensor to = zeros({1 << 24}, kFloat32);
+  const int64_t numbers =
+      std::clamp<int64_t>(memory, 1 << 20, kMemoryToMeasure) / (2 * size_of(kFloat32));
+  const Tensor from = zeros({numbers}, kFloat32);
+  const Tensor to = zeros({numbers}, kFloat32);
   speed.bytes = 2.0 * d(from.numel()) * 4 / seconds_of(0.1, [&] { copy_values(from, to); });
   return speed;
 }
@@ -222,7 +224,9 @@ std::string expected_time(const AllConfig& config,
   if (kFirstSteps * step_seconds(work, kSlowProcessor) < kMeasuring || available < kMemory) {
     return {};
   }
-  const MachineSpeed speed = measure_speed(config);
+  // In less memory than the run itself has.
+  const MachineSpeed speed =
+      measure_speed(config, estimate_memory(config, data_parallel_size).peak() / 2);
   RankContext::current().allocator().release_cache();
   return concat("about ",
                 format_pace(step_seconds(work, speed),

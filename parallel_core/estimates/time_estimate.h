@@ -29,11 +29,13 @@ StepWork step_work(const AllConfig& config, int64_t data_parallel_size);
 /// What this process reaches now, with the threads that it has.
 struct MachineSpeed {
   double flops = 0;  ///< a second, in the configuration's largest product and dtype
-  double bytes = 0;  ///< a second, read and written, of blocks that no cache holds
+  double bytes = 0;  ///< a second, read and written, of blocks as large as may be
 };
 
-/// Measures for about a third of a second, with about 150 MiB.
-MachineSpeed measure_speed(const AllConfig& config);
+/// Measures for about a third of a second, with products of the model and two blocks of memory: of
+/// 64 MiB, which no cache holds, or smaller ones, to stay with both below `memory` bytes.
+inline constexpr int64_t kMemoryToMeasure = int64_t{128} << 20;
+MachineSpeed measure_speed(const AllConfig& config, int64_t memory = kMemoryToMeasure);
 
 /// Seconds of a step: products at 0.7 of that speed, then memory, then a fixed time for each pass
 /// through a layer, one after the other, longer by the pipeline's bubble. Communication is not in

@@ -356,14 +356,19 @@ void MlflowRun::artifact(const std::string& name, std::string_view content) cons
 }
 
 void MlflowRun::metric(const std::string& key, double value, int64_t milliseconds, int64_t step) {
+  const std::lock_guard lock(adding_);
   std::string& lines = pending_[key];
   lines +=
       std::to_string(milliseconds) + " " + value_text(value) + " " + std::to_string(step) + "\n";
 }
 
 void MlflowRun::flush() {
+  const std::lock_guard writing(writing_);
   std::map<std::string, std::string> lines;
-  lines.swap(pending_);  // what cannot be written is not tried again
+  {
+    const std::lock_guard adding(adding_);
+    lines.swap(pending_);  // what cannot be written is not tried again
+  }
   for (const auto& [key, text] : lines) {
     const fs::path path = fs::path(folder_) / "metrics" / valid_key(key);
     if (key.find('/') != std::string::npos) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -65,8 +66,10 @@ class MlflowRun {
   bool goes_on_ = false;
   std::string run_name_;
   std::string user_;
-  std::string artifacts_;                       // its URI
-  int64_t start_ = 0;                           // milliseconds since 1970
+  std::string artifacts_;  // its URI
+  int64_t start_ = 0;      // milliseconds since 1970
+  std::mutex writing_;     // what was taken from pending_ is written before more is
+  std::mutex adding_;
   std::map<std::string, std::string> pending_;  // lines by key
 };
 

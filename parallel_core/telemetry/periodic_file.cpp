@@ -1,44 +1,24 @@
 #include "parallel_core/telemetry/periodic_file.h"
 
-#include <chrono>
 #include <exception>
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
-#include "parallel_core/telemetry/quiet_thread.h"
 
 namespace tapestry::telemetry {
 
 PeriodicFile::PeriodicFile(std::string path,
                            double interval_seconds,
                            std::function<std::string()> content)
-    : path_(std::move(path)), interval_(interval_seconds), content_(std::move(content)) {
+    : path_(std::move(path)),
+      content_(std::move(content)),
+      thread_("metrics-file", interval_seconds, [this] { write(); }) {
   write_file_atomically(path_, content_());
-  thread_ = start_quiet_thread("metrics-file", [this] { run(); });
-}
-
-PeriodicFile::~PeriodicFile() { finish(); }
-
-void PeriodicFile::changed() {
-  const std::lock_guard lock(mutex_);
-  changed_ = true;  // the thread looks when its interval has passed: nobody is woken
 }
 
 std::string PeriodicFile::take_failure() {
   const std::lock_guard lock(mutex_);
   return std::exchange(failure_, {});
-}
-
-void PeriodicFile::run() {
-  std::unique_lock lock(mutex_);
-  while (!ends_) {
-    wakes_.wait_for(lock, std::chrono::duration<double>(interval_), [this] { return ends_; });
-    if (!ends_ && std::exchange(changed_, false)) {
-      lock.unlock();
-      write();
-      lock.lock();
-    }
-  }
 }
 
 void PeriodicFile::write() noexcept {
@@ -56,15 +36,7 @@ void PeriodicFile::write() noexcept {
 }
 
 void PeriodicFile::finish() noexcept {
-  if (!thread_.joinable()) {
-    return;
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
-  }
-  wakes_.notify_one();
-  thread_.join();
+  thread_.end();
   write();
 }
 

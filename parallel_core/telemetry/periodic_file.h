@@ -1,11 +1,11 @@
 // A small file that is written anew every few seconds.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <string>
-#include <thread>
+
+#include "parallel_core/telemetry/periodic_thread.h"
 
 namespace tapestry::telemetry {
 
@@ -16,31 +16,23 @@ class PeriodicFile {
   /// Writes the first version before it returns. `content` is called by the thread too. IoError if
   /// it cannot be written.
   PeriodicFile(std::string path, double interval_seconds, std::function<std::string()> content);
-  PeriodicFile(const PeriodicFile&) = delete;
-  PeriodicFile& operator=(const PeriodicFile&) = delete;
-  ~PeriodicFile();
 
   /// There is news: the next version is written when the interval has passed since the last one.
-  void changed();
+  void changed() { thread_.changed(); }
   /// Ends the thread and writes the last version.
   void finish() noexcept;
   /// Why versions could not be written, once for each reason; empty if there is nothing to say.
   std::string take_failure();
 
  private:
-  void run();
   void write() noexcept;
 
   std::string path_;
-  double interval_;
   std::function<std::string()> content_;
   std::mutex mutex_;
-  std::condition_variable wakes_;
-  bool changed_ = false;
-  bool ends_ = false;
   std::string failure_;  // not yet taken
   std::string last_failure_;
-  std::thread thread_;
+  PeriodicThread thread_;  // the last member: what it uses is there before and after it
 };
 
 }  // namespace tapestry::telemetry

@@ -68,7 +68,7 @@ offers 'pretrain_gpt --optimizer_type=' AdamW
 offers 'pretrain_gpt --optimizer_type ' AdamW
 offers 'pretrain_gpt --set training_config.exact=' True False
 offers 'pretrain_gpt --model_config.hid' --model_config.hidden_size
-offers 'pretrain_gpt --help ' training_config accuracy '!lr'
+offers 'pretrain_gpt --help ' training_config accuracy plan '!lr'
 offers 'pretrain_gpt --help learning_r' learning_rate
 offers 'pretrain_gpt --convert_config ' 1.x 2.0
 offers 'pretrain_gpt --config_path ' my.yaml folder "$scratch/share/tapestry/pretrain_gpt_tiny.yaml" '!notes.txt'

@@ -13,6 +13,9 @@ says() {
   text="$("$@" 2>&1 | tr -d '\0')" || fail "$* ended with $?:"$'\n'"$text"
   [[ "$text" == *"$words"* ]] || fail "$* does not print '$words':"$'\n'"$text"
 }
+for compiler in cc c++ gcc g++ clang; do
+  ! command -v "$compiler" || fail "there is a compiler, $compiler"
+done
 [[ "$(id -u)" != 0 ]] || fail "this should not run as root"
 says "CPU level" pretrain_gpt --version
 for program in /usr/bin/{pretrain_gpt,pretrain_gpt_diagnosis,generate,finetune_gpt,evaluate,export,preprocess_data,compare_checkpoints,accuracy,pretrain_gpt.sh}; do

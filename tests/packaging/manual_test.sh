@@ -32,7 +32,10 @@ for program in accuracy compare_checkpoints evaluate export finetune_gpt generat
     [[ "$page" == *"fB$option\\fR"* ]] || fail "$program.1 lacks $option"
     [[ "$program" == accuracy ]] || grep -qF -- "[$option" <(tr "'" '[' <"$manual/bash/$program") ||
       grep -qwF -- "$option" "$manual/bash/$program" || fail "bash does not complete $option of $program"
-  done < <("$programs/$program" --help | sed -n 's/^  \(-[a-z] \[ \)\{0,1\}\(--[a-z0-9_-]*\).*/\2/p')
+  done < <({
+    "$programs/$program" --help
+    [[ "$program" != pretrain_gpt ]] || for topic in accuracy plan; do "$programs/$program" --help "$topic"; done
+  } | sed -n 's/^  \(-[a-z] \[ \)\{0,1\}\(--[a-z0-9_-]*\).*/\2/p')
 done
 keys="$(sed 's/\\-/-/g' "$scratch/pretrain_gpt.yaml.5")"
 while read -r key; do

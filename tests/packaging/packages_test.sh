@@ -70,10 +70,14 @@ done < <(sed -n 's/.*tapestry_find_dependency(${missing_out} \([a-z0-9-]*\) .*/\
   grep -vxE 'libc6-dev|g\+\+')
 [[ "$depends" == *" libpcre2-dev, libsentencepiece-dev,"* ]] || fail "of pkg-config's names: $depends"
 
-# All CPU levels, and nothing of the machine that built: its folders, its compiler's debug data.
-levels="$(sed -n 's/^TAPESTRY_CPU_LEVELS:STRING=//p' "$build/CMakeCache.txt")"
-[[ "$architecture" != amd64 || "$levels" == all ]] ||
-  fail "packages are for any processor, but the build has the CPU levels $levels; -DTAPESTRY_CPU_LEVELS=all"
+# A build with this machine's CPU level alone, as the quick start makes it, is refused.
+sed 's/^set(CPACK_TAPESTRY_CPU_LEVELS .*/set(CPACK_TAPESTRY_CPU_LEVELS "native")/' "$build/CPackConfig.cmake" >"$out/native.cmake"
+if [[ "$architecture" == amd64 ]]; then
+  ! cpack --config "$out/native.cmake" -B "$out/native" >"$out/native.log" 2>&1 || fail "a build for one processor is packed"
+  grep -q "TAPESTRY_CPU_LEVELS is 'native'" "$out/native.log" || fail "said of it: $(<"$out/native.log")"
+fi
+
+# Nothing of the machine that built: its folders, its compiler's debug data.
 for root in "$source_root" "$build"; do
   found="$(grep -rlF "$root/" "$out/main" "$out/dev" || true)"
   [[ -z "$found" ]] || fail "these have the name of the build machine's folder $root:"$'\n'"$found"

@@ -52,6 +52,6 @@ done < <(grep -o 'TAPESTRY_[A-Z_]*' "$recipe" | grep -v TAPESTRY_ROOT | sort -u)
 # test packages.root, which takes single lines.
 file="$source_root/packaging/Containerfile"
 ! grep -n '\\$' "$file" || fail "a step of the Containerfile is longer than its line"
-grep -qxF 'RUN cmake --build build/release --target packages' "$file" || fail "the Containerfile makes no package"
+grep -qxF 'RUN cmake --build /build --target packages' "$file" || fail "the Containerfile makes no package"
 [[ "$(grep -c '^FROM debian:12' "$file")" == 2 ]] || fail "the Containerfile has not two stages of Debian 12"
 exit $((failures > 0))

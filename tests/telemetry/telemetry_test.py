@@ -6,6 +6,7 @@ as JSON. Everything is read by readers of their own and held against metrics.jso
 import json
 import math
 import os
+import pty
 import re
 import select
 import shutil
@@ -80,10 +81,10 @@ class Case(unittest.TestCase):
         self.write("run.yaml", "\n".join(lines) + "\n")
 
     def start(self, *words):
-        self.out, self.err = open(self.path("out"), "wb"), open(self.path("err"), "wb")
-        self.running = subprocess.Popen([PROGRAM, "--config_path", "run.yaml", *words],
-                                        cwd=self.folder, stdin=subprocess.DEVNULL, stdout=self.out,
-                                        stderr=self.err)
+        with open(self.path("out"), "wb") as out, open(self.path("err"), "wb") as err:
+            self.running = subprocess.Popen([PROGRAM, "--config_path", "run.yaml", *words],
+                                            cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out,
+                                            stderr=err)
         return self.running
 
     def said(self):
@@ -150,6 +151,8 @@ class Values(Case):
             self.assertAlmostEqual(self.sample(metrics, name), value, delta=1e-12 * abs(value),
                                    msg=name)
         for kind, sizes in last["memory"].items():
+            if kind == "process":  # not of tensors: tapestry_resident_bytes
+                continue
             self.assertEqual(self.sample(metrics, "tapestry_memory_bytes", kind=kind),
                              sizes["current_bytes"])
         evaluated = [line for line in lines if "eval_loss" in line][-1]
@@ -330,7 +333,7 @@ class WhileItTrains(Case):
                         pass
             at = self.step_shown(url)
             self.until(lambda: self.step_shown(url) > at, "neither steps nor answers are held up")
-            closed = [link for link in select.select(silent, [], [], 0)[0]]
+            closed = select.select(silent, [], [], 0)[0]
             self.assertGreaterEqual(len(closed), 40 - 16)
         finally:
             for link in silent:
@@ -383,6 +386,31 @@ class WhileItTrains(Case):
         self.assertEqual(self.read("err"), b"")
 
 
+class OnATerminal(Case):
+    def test_json_is_all_that_a_terminal_shows(self):
+        self.configure(training_config={"training_iters": 3})
+        main, other = pty.openpty()
+        self.running = subprocess.Popen(
+            [PROGRAM, "--config_path", "run.yaml"], cwd=self.folder, stdin=other, stdout=other,
+            stderr=other, env={**os.environ, "TERM": "xterm"})
+        os.close(other)
+        shown = b""
+        while True:
+            try:
+                part = os.read(main, 65536)
+            except OSError:  # the program has closed its side
+                break
+            if not part:
+                break
+            shown += part
+        os.close(main)
+        self.assertEqual(self.running.wait(PATIENCE), 0, shown)
+        records = [json.loads(line) for line in shown.decode("utf-8").split("\r\n")[:-1]]
+        self.assertEqual([record["step"] for record in records if "loss" in record], [1, 2, 3])
+        for record in records:
+            self.assertEqual(list(record)[:5], RECORD_KEYS)
+
+
 class WhatGoesWrong(Case):
     def test_a_run_that_fails_says_so(self):
         self.configure(training_config={"training_iters": 50, "max_nonfinite_steps": 2},
@@ -405,6 +433,20 @@ class WhatGoesWrong(Case):
         self.assertEqual(errors, self.records("output/log/rank_0/error.log"))
         for record in self.records("out"):
             self.assertNotEqual(record["level"], "error")
+
+    def test_steps_that_are_skipped_are_counted(self):
+        self.configure(training_config={"training_iters": 4}, telemetry={"prometheus": True})
+        self.run_it(0, "--set", "monitor_config.monitor_on=True", "--set",
+                    "monitor_config.use_skip_data_by_global_norm=True", "--set",
+                    "monitor_config.global_norm_spike_threshold=0.000001", "--set",
+                    "monitor_config.global_norm_spike_count_threshold=100")
+        self.assertTrue(all(line["skipped"] for line in self.metrics()))
+        metrics = self.prom()
+        for name, count in (("skipped_steps", 4), ("gradient_norm_spikes", 4),
+                            ("nonfinite_steps", 0)):
+            self.assertEqual(self.sample(metrics, f"tapestry_{name}_total"), count)
+        self.assertTrue(all(record["skipped"] for record in self.records("out")
+                            if "loss" in record))
 
     def test_a_port_that_is_taken_is_a_warning(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -62,17 +62,19 @@ constexpr Key kKeys[] = {
      .field = f<&T::prometheus_file>,
      .check = satisfies(check_prom, "a path that ends with .prom"),
      .path = true,
-     .doc = "Write it under this path, in the folder of node_exporter's textfile collector for "
-            "example; null: where `prometheus` says."},
+     .doc =
+         "Path of metrics.prom, in the folder of node_exporter's textfile collector for example; "
+         "null: the output folder has it, if `prometheus` is on."},
     {.name = "prometheus_interval",
      .field = f<&T::prometheus_interval>,
      .check = {.low = 0.1, .high = 3600},
-     .doc = "Seconds between two versions of that file. A run that does no steps writes none."},
+     .doc = "Seconds between two versions of metrics.prom. A run that does no steps writes none."},
     {.name = "http_port",
      .field = f<&T::http_port>,
      .check = between(0, 65535),
-     .doc = "Port at which the first rank shows the same to a Prometheus server, as /metrics; 0: "
-            "one that is free, which the log names; null: none."},
+     .doc = "Port at which the first rank answers a Prometheus server with the content of "
+            "metrics.prom, "
+            "as /metrics; 0: one that is free, which the log names; null: none."},
     {.name = "http_address",
      .field = f<&T::http_address>,
      .check = satisfies(check_address, "an address in numbers"),

@@ -112,6 +112,8 @@ void CheckpointSaver::save(int64_t step, const std::string& state, bool last) {
   if (saved_step_ == step) {
     return;
   }
+  // Files need buffers that are not the allocator's: these take the place of what it has cached.
+  RankContext::current().allocator().release_cache();
   try {
     start(step, state);
     const bool waits = !config_.training_config.async_save || last;

@@ -1,5 +1,6 @@
 #include "parallel_core/training/watch/mlflow_log.h"
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -18,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr auto kBetweenWrites = std::chrono::seconds(1);
+constexpr double kBetweenWrites = 1;  // seconds
 
 int64_t milliseconds_now() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -70,7 +71,9 @@ std::string MlflowLog::path_in(const std::string& output_dir) {
 MlflowLog::MlflowLog(const AllConfig& config,
                      const std::string& resolved_yaml,
                      std::optional<int64_t> steps_done)
-    : config_(config), run_(begin_run(config, steps_done.has_value())) {
+    : config_(config),
+      run_(begin_run(config, steps_done.has_value())),
+      thread_("mlflow-files", kBetweenWrites, [this] { write(); }) {
   const std::string& output = config.training_config.output_dir;
   nlohmann::ordered_json id;
   id["experiment_id"] = run_.id().experiment;
@@ -108,25 +111,29 @@ void MlflowLog::after(FinishedStep& step) {
       }
     }
   }
-  const auto at = std::chrono::steady_clock::now();
-  if (at >= next_write_) {
-    next_write_ = at + kBetweenWrites;
-    write();
-  }
-  if (!failure_.empty()) {
-    step.warnings.push_back(std::exchange(failure_, {}));
+  thread_.changed();
+  std::string failure = take_failure();
+  if (!failure.empty()) {
+    step.warnings.push_back(std::move(failure));
   }
 }
 
-void MlflowLog::write() {
+std::string MlflowLog::take_failure() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(failure_, {});
+}
+
+void MlflowLog::write() noexcept {
+  std::string reason;
   try {
     run_.flush();
-    has_failed_ = false;
-  } catch (const IoError& error) {
-    if (!std::exchange(has_failed_, true)) {
-      failure_ = concat("telemetry.mlflow_dir: ", error.what(),
-                        "; the training goes on, and MLflow will lack values");
-    }
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(has_failed_, !reason.empty()) && !reason.empty()) {
+    failure_ = concat("telemetry.mlflow_dir: ", reason,
+                      "; the training goes on, and MLflow will lack values");
   }
 }
 
@@ -136,14 +143,16 @@ void MlflowLog::end(telemetry::MlflowStatus status) noexcept {
   if (std::exchange(ended_, true)) {
     return;
   }
+  thread_.end();
   write();
+  std::string failure = take_failure();
   try {
     run_.set_status(status);
   } catch (const std::exception& error) {
-    failure_ = concat("telemetry.mlflow_dir: ", error.what());
+    failure = concat("telemetry.mlflow_dir: ", error.what());
   }
-  if (!failure_.empty()) {
-    log_warning(failure_);
+  if (!failure.empty()) {
+    log_warning(failure);
   }
 }
 

@@ -1,14 +1,15 @@
 // What MLflow sees of a run.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/telemetry/mlflow_run.h"
+#include "parallel_core/telemetry/periodic_thread.h"
 #include "parallel_core/training/step/step_observer.h"
 
 namespace tapestry {
@@ -18,8 +19,8 @@ namespace tapestry {
 /// monitor_config measures as `monitor/TAG`, config.yaml as an artifact. OUTPUT_DIR/mlflow_run.json
 /// says which run it is, so that a start that goes on with the run in place goes on with it there.
 ///
-/// Values are written about once a second, and before a checkpoint; what cannot be written any more
-/// is a warning, once, and the training goes on.
+/// A thread writes the values about once a second, and they are written before a checkpoint; what
+/// cannot be written any more is a warning, once, and the training goes on.
 class MlflowLog final : public StepObserver {
  public:
   /// `steps_done`: of a run that goes on in place; none for one that begins. IoError. The
@@ -40,15 +41,17 @@ class MlflowLog final : public StepObserver {
   static std::string path_in(const std::string& output_dir);
 
  private:
-  void write();
+  void write() noexcept;
+  std::string take_failure();
   void end(telemetry::MlflowStatus status) noexcept;
 
   const AllConfig& config_;
   telemetry::MlflowRun run_;
-  std::chrono::steady_clock::time_point next_write_;
+  std::mutex mutex_;
   std::string failure_;  // to be told after the next step
   bool has_failed_ = false;
   bool ended_ = false;
+  telemetry::PeriodicThread thread_;  // the last member: what it uses is there before and after it
 };
 
 /// What a configuration asks for; null without an mlflow_dir.

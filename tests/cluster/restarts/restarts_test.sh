@@ -8,10 +8,10 @@ set -uo pipefail
 program="$(realpath "$1")" launcher="$(realpath "$2")" library="$(realpath "$3")" chosen="${4:-}"
 scratch="$(mktemp -d)"
 cd "$scratch" || exit 1
-unset ASCEND_RT_VISIBLE_DEVICES HOSTFILE SLURM_JOB_ID TAPESTRY_JOB
+unset ASCEND_RT_VISIBLE_DEVICES HOSTFILE SLURM_JOB_ID TAPESTRY_JOB OMPI_MCA_orte_tmpdir_base
 export TAPESTRY_TEST_MARK="$scratch" BIND=none THREADS_PER_RANK=1 RESTART_DELAY=0 PROBE_SECONDS=60 \
   OMPI_MCA_btl=self,tcp OMPI_MCA_plm_rsh_agent="$scratch/ssh" OMPI_ALLOW_RUN_AS_ROOT=1 \
-  OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_orte_tmpdir_base="$scratch/mpirun" PRETRAIN_GPT="$scratch/program"
+  OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR="$scratch/tmp" PRETRAIN_GPT="$scratch/program"
 failures=0
 
 # Processes that this test has started and that still run, but its own shells.
@@ -61,7 +61,10 @@ if [[ -e "$TAPESTRY_TEST_MARK/down/$host" ]]; then
   mkdir "$TAPESTRY_TEST_MARK/down/asked" 2>/dev/null || exit 255
   exec sleep 600 # the first time it is as if packets were lost
 fi
-TAPESTRY_TEST_HOST="$host" exec bash -c "$*"
+# A host has a /tmp of its own: daemons that share it remove each other's files.
+export TAPESTRY_TEST_HOST="$host" TMPDIR="$TAPESTRY_TEST_MARK/tmp/$host"
+mkdir -p "$TMPDIR"
+exec bash -c "$*"
 SH
 # Leaves its number where AT_STEP's programs find it, and what its scenario wants before the first step.
 cat >program <<SH
@@ -74,7 +77,7 @@ fi
 exec -a pretrain_gpt "$program" "\$@"
 SH
 chmod +x ssh program
-mkdir down
+mkdir down tmp
 
 # ---- The run: 12 steps of 4 samples, with dropout.
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 
 from cluster import processes_of, wait_for
@@ -59,8 +60,20 @@ def lose_node(cluster, number, output):
     leave_foreign_lock(output / "run.lock")
     cluster.run("scontrol", "update", f"nodename={name}", "state=down", "reason=lost")
     wait_for("the job to leave the lost node", lambda: not runs(cluster, number))
+    forget_steps(cluster, name)
     cluster.start_node(name)
     wait_for(f"{name} to come back", lambda: "DOWN" not in node_state(cluster, name))
+
+
+def forget_steps(cluster, name):
+    """What the node's steps had in /tmp and in the spool, which is empty when a machine is started anew."""
+    shutil.rmtree(cluster.folder / f"tmp_{name}")
+    (cluster.folder / f"tmp_{name}").mkdir()
+    spool = cluster.folder / f"spool_{name}"
+    for socket in spool.glob("stepd.slurm.pmix.*"):
+        socket.unlink()
+    for folder in spool.glob("pmix.*"):
+        shutil.rmtree(folder)
 
 
 def processes_on(cluster, name):

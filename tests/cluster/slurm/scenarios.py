@@ -13,17 +13,14 @@ INTERRUPTIONS = [
     ("preempt", "low", 1),
     ("kill_rank", "low", 1),
     ("warn", "low", 2),
-    ("lose_node", "low", 2),
     ("preempt", "spot", 4),
-    ("requeue", "low", 4),
-    ("preempt", "low", 2),
-    ("lose_node", "low", 1),
+    ("lose_node", "low", 2),
 ]
 
 
 def steps_of(test):
     """Steps of a run, enough for all interruptions."""
-    return 24 + 6 * test.interruptions
+    return 12 + 4 * test.interruptions
 
 
 def slow(test, milliseconds):
@@ -158,6 +155,22 @@ def array_of_jobs(test, _reference):
     test.say("sweep.sbatch: four tasks of an array, one of them put back")
 
 
+def cancelled_job(test, _reference):
+    """scancel: the run saves, and the job is not put back."""
+    number = submit(test, test.scripts / "pretrain.sbatch", configuration(test, "cancelled"),
+                    environment=slow(test, 300))
+    output = test.folder / "output_cancelled"
+    wait_for("its first steps", lambda: small_run.last_step(output) >= 2)
+    test.cluster.run("scancel", str(number))
+    state = wait_for_end(test, number)
+    log = log_of(test, number)
+    test.check(state == "CANCELLED" and "stopped on request" in log and "goes back" not in log,
+               f"cancelled: {state}: {log[-2000:]}")
+    saved = small_run.last_step(output)
+    test.check((output / "checkpoint" / f"step_{saved:08}").is_dir(), f"cancelled: step {saved} was not saved")
+    test.say("scancel: saved, and not put back")
+
+
 def start_again(test, number, what, partition, nodes):
     """Waits until the job is back in the queue, and lets it start soon, on that many nodes: not at once, as
     a node refuses a start whose credential is not newer than the end of the one before."""
@@ -169,16 +182,23 @@ def start_again(test, number, what, partition, nodes):
     return job
 
 
+def is_at_work(test, number):
+    ended = has_ended(test, number)
+    if ended:
+        raise RuntimeError(f"job {number} is {ended} before all interruptions: {log_of(test, number)[-2000:]}")
+    return interruptions.runs(test.cluster, number)
+
+
 def drill(test, reference):
     """pretrain.sbatch as it stands, interrupted again and again."""
     number = submit(test, "--nodes=2", test.scripts / "pretrain.sbatch", configuration(test, "drill"),
-                    environment=slow(test, 150))
+                    environment=slow(test, 400))
     output = test.folder / "output_drill"
     changes, before, nodes = 0, 0, 2
     for index in range(test.interruptions):
         what, _, following = INTERRUPTIONS[index % len(INTERRUPTIONS)]
         wait_for(f"progress before interruption {index + 1}",
-                 lambda: interruptions.runs(test.cluster, number) and small_run.last_step(output) >= before + 2)
+                 lambda: is_at_work(test, number) and small_run.last_step(output) >= before + 2, seconds=180)
         interruptions.KINDS[what](test.cluster, number, output)
         wait_for("the job to stop", lambda: not interruptions.runs(test.cluster, number))
         partition = INTERRUPTIONS[(index + 1) % len(INTERRUPTIONS)][1]
@@ -192,7 +212,12 @@ def drill(test, reference):
     test.record("the drill has ended", number)
     log = log_of(test, number)
     test.check(state == "COMPLETED", f"the drill's job ends as {state}: {log[-2000:]}")
-    test.check(int(job["Restarts"]) == test.interruptions, f"the drill's job has {job['Restarts']} restarts")
+    # More where MPI has failed in its start: the script has put the job back, as for any rank that is lost.
+    more = int(job["Restarts"]) - test.interruptions
+    test.check(0 <= more <= test.interruptions // 4, f"the drill's job has {job['Restarts']} restarts: {log[-2000:]}")
+    if more:
+        test.say(f"{more} starts more than interruptions, after: " + "; ".join(
+            re.findall(r"pretrain_gpt\.sh: (start \d+: .*may start again)", log)))
     for ranks in (1, 2, 4):
         test.check(f"{ranks} ranks x 1 threads" in log, f"the drill never had {ranks} ranks")
     check_run(test, "drill", reference)
@@ -222,7 +247,8 @@ def begin_out_of_time(test):
     """A job that nobody warns: SIGTERM at the end of its time, and it goes on when it is submitted again."""
     words = ("--partition=apart", test.scripts / "pretrain.sbatch",
              configuration(test, "out_of_time", batch=4, exact=False))
-    number = submit(test, "--time=1", "--signal=B:CONT@1", *words, environment=slow(test, 2000))
+    number = submit(test, "--time=1", "--signal=B:CONT@1", *words,
+                    environment=slow(test, 108000 // steps_of(test)))
 
     def finish(reference):
         state = wait_for_end(test, number)

@@ -57,9 +57,9 @@ def run_scenarios(test):
     """One after the other, but for those that wait for the end of a job's time."""
     waiting = [scenarios.begin_warned_in_time(test), scenarios.begin_out_of_time(test)]
     reference = scenarios.undisturbed_run(test)
-    for scenario in (scenarios.other_ways_to_start, scenarios.faults_under_srun, scenarios.array_of_jobs):
+    for scenario in (scenarios.other_ways_to_start, scenarios.faults_under_srun, scenarios.array_of_jobs,
+                     scenarios.cancelled_job, scenarios.drill):
         scenario(test, reference)
-    scenarios.drill(test, reference)
     for finish in waiting:
         finish(reference)
 

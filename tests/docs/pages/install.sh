@@ -5,8 +5,9 @@ small pretrain_gpt --set training_config.training_iters=2 --set training_config.
 
 runs 'pretrain_gpt --version'
 says 'CPU level'
-runs 'cmake --preset release'
+runs 'cmake --preset release -DTAPESTRY_CPU_LEVELS=all'
 runs 'cmake --build build/release --target packages'
+runs 'cmake --preset release'
 unrunnable apt_get 'apt-get install ./tapestry_0.1.0_amd64.deb bible-kjv' \
   'installs packages, as root; the test packages.root does so in a root of its own' known_packages bible-kjv
 unrunnable apt_get_download 'apt-get install --download-only ./tapestry_0.1.0_amd64.deb bible-kjv' \

@@ -74,5 +74,5 @@ runs 'pretrain_gpt --plot sweep/1 sweep/2 sweep/3 sweep/4'
 says 'training'
 
 unrunnable drill 'scripts/slurm_drill.sh --interruptions 20' \
-  'takes five minutes; the test cluster.slurm does nine of them' has_options scripts/slurm_drill.sh --help -- --interruptions
+  'takes five minutes; the test cluster.slurm does six of them' has_options scripts/slurm_drill.sh --help -- --interruptions
 [[ -n "$skipped" || -n "$entry" ]] || stop_cluster

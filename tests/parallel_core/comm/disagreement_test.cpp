@@ -13,6 +13,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/comm/communicator.h"
+#include "parallel_core/comm/delayed_transport.h"
 #include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/comm/thread_transport.h"
 #include "tests/message_of.h"
@@ -142,6 +143,35 @@ TEST(Disagreement, AMessageThatNobodyReceives) {
   });
   EXPECT_THAT(texts.back(), AllOf(HasSubstr("rank 1 has finished, but rank 0 is in send #0"),
                                   HasSubstr("which it never called")));
+}
+
+// Ranks 1 and 3 hear of the job's end from others: that one is on its way is known by its number.
+TEST(Disagreement, AMessageThatComesWhenAllHaveFinished) {
+  constexpr double kLate = 0.2;
+  const std::string thrown = message_of<CommError>([&] {
+    run_thread_ranks(4,
+                     [](const World& world) {
+                       if (world->rank() == 3) {
+                         world->send(zeros({4}), 1);
+                       }
+                     },
+                     {.timeout_seconds = kNever, .wrap_transport = [](auto inner) {
+                        return make_delayed_transport(std::move(inner), kLate);
+                      }});
+  });
+  EXPECT_THAT(thrown, AllOf(HasSubstr("rank 1 has finished, but rank 3 is in send #0"),
+                            HasSubstr("which it never called")));
+}
+
+// Nothing goes from the one to the other: it has to ask.
+TEST(Disagreement, ARankThatHasFinishedAndWasNeverTalkedTo) {
+  const auto texts = reports(3, [](ProcessGroup& world) {
+    if (world.rank() == 2) {
+      world.receive(zeros({4}), 1);
+    }
+  });
+  EXPECT_THAT(texts.back(), AllOf(HasSubstr("rank 2"), HasSubstr("receive #0 of world"),
+                                  HasSubstr("has finished")));
 }
 
 TEST(Deadlock, AMessageThatNobodySends) {

@@ -2,11 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -119,6 +124,68 @@ TEST(ThreadRanks, MessagesAreThoseOfTheSchedules) {
               world.all_gather(zeros({100 * int64_t{kRanks}}), zeros({100}));
             }),
             expected);
+}
+
+class PeersTransport final : public Transport {
+ public:
+  PeersTransport(std::unique_ptr<Transport> inner, std::vector<std::set<int>>& peers)
+      : inner_(std::move(inner)), peers_(peers) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::shared_ptr<Transfer> send(int destination,
+                                 const Envelope& envelope,
+                                 const void* data) override {
+    peers_[static_cast<size_t>(rank())].insert(destination);
+    return inner_->send(destination, envelope, data);
+  }
+  std::optional<Arrival> next_arrival() override { return inner_->next_arrival(); }
+  std::shared_ptr<Transfer> fetch(const Arrival& arrival, void* data) override {
+    return inner_->fetch(arrival, data);
+  }
+  void pause(double idle_seconds) override { inner_->pause(idle_seconds); }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+  std::vector<std::set<int>>& peers_;
+};
+
+// A rank talks to its parent and its children in a binomial tree; and to rank 0, if it has to wait
+// for long.
+TEST(ThreadRanks, EndAlongATree) {
+  constexpr int kRanks = 64;
+  std::vector<std::set<int>> peers(kRanks);
+  run_thread_ranks(kRanks, [](const std::shared_ptr<ProcessGroup>& /*world*/) {},
+                   {.wrap_transport = [&](std::unique_ptr<Transport> inner) {
+                     return std::make_unique<PeersTransport>(std::move(inner), peers);
+                   }});
+  for (int rank = 1; rank < kRanks; ++rank) {
+    const Tree tree = {kRanks, rank};
+    const std::vector<int> children = tree.children();
+    std::set<int> expected(children.begin(), children.end());
+    expected.insert({0, tree.parent()});
+    std::set<int>& own = peers[static_cast<size_t>(rank)];
+    own.insert(0);
+    EXPECT_EQ(own, expected) << "rank " << rank;
+  }
+}
+
+TEST(ThreadRanks, SayWhenTheSystemHasNoMoreThreads) {
+  const auto run_with_few = [] {
+    constexpr rlimit kFew = {20, 20};
+    constexpr uid_t kNobody = 65534;  // for whom the limit holds
+    if (setrlimit(RLIMIT_NPROC, &kFew) != 0 || (geteuid() == 0 && setuid(kNobody) != 0)) {
+      std::_Exit(4);
+    }
+    try {
+      run_thread_ranks(200, [](const std::shared_ptr<ProcessGroup>& world) { world->barrier(); });
+    } catch (const RuntimeError& error) {
+      std::cerr << error.what() << std::endl;
+      std::_Exit(3);
+    }
+    std::_Exit(0);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(run_with_few(), ::testing::ExitedWithCode(3), "no thread for rank [0-9]+ of 200");
 }
 
 TEST(ThreadRanks, TheFirstFailureIsThrown) {

@@ -124,7 +124,7 @@ slow_cable() {
   TAPESTRY_COMM_STRAGGLERS=2 train slow --set training_config.training_iters=1000000 &
   job=$!
   until_true has_steps slow 30 || fail "the run whose cable becomes slow starts"
-  slow_link beta 40mbit
+  slow_link beta 100mbit
   until_true said slow "the network between alpha and beta holds up the job" || fail "the slow cable is not named"
   grep -qE "ranks? waits? [0-9]+ % of the time for what comes over it, at [0-9.]+ MB/s" slow.txt ||
     fail "how slow the cable is"
@@ -134,7 +134,7 @@ slow_cable() {
 
 # A rank is slow: it is named with its host.
 slow_rank() {
-  TAPESTRY_COMM_STRAGGLERS=0.4 run_on alpha timeout 300 "$mpirun" --mca plm_rsh_agent "$here/remote_shell.sh" \
+  TAPESTRY_COMM_STRAGGLERS=1 run_on alpha timeout 300 "$mpirun" --mca plm_rsh_agent "$here/remote_shell.sh" \
     --host alpha:2,beta:2 --bind-to none -x TAPESTRY_COMM_STRAGGLERS -n 4 "$misbehave" one_is_slow \
     >slow_rank.txt 2>&1 || fail "ranks of which one is slow"
   grep -qF "rank 3 on beta holds up the job: the others wait" slow_rank.txt || fail "the slow rank is not named"

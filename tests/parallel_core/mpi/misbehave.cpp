@@ -109,7 +109,7 @@ const std::map<std::string, std::function<void(ProcessGroup&)>>& scenarios() {
        [](ProcessGroup& world) {
          for (bool found = false; !found;) {
            if (world.rank() == world.size() - 1) {
-             std::this_thread::sleep_for(std::chrono::milliseconds(20));
+             std::this_thread::sleep_for(std::chrono::milliseconds(100));
            }
            world.all_reduce(zeros({100000}));
            const std::string straggler = tell_waits(world);
