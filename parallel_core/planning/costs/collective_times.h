@@ -24,8 +24,9 @@ struct CollectiveTimes {
   bool operator==(const CollectiveTimes&) const = default;
 };
 
-/// Measures for some seconds. Every rank of the world calls it, which is divided into groups of
-/// `group` ranks, a divisor of its size from 2 on. The same answer on every rank.
+/// Measures for some seconds, the least of several rounds. Every rank of the world calls it, which
+/// is divided into groups of `group` ranks, a divisor of its size from 2 on. The same answer on
+/// every rank.
 CollectiveTimes measure_collectives(ProcessGroup& world, int group);
 
 }  // namespace tapestry::planning
