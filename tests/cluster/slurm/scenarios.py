@@ -229,7 +229,7 @@ def begin_warned_in_time(test):
     """A job whose time is shorter than its run: it saves when Slurm says so, and goes back by itself."""
     small_run.write_text(test.folder / "text.txt")
     number = submit(test, "--partition=apart", "--time=1", test.scripts / "pretrain.sbatch",
-                    configuration(test, "warned", batch=4, exact=False), environment=slow(test, 45000 // steps_of(test)))
+                    configuration(test, "warned", batch=4, exact=False), environment=slow(test, 75000 // steps_of(test)))
 
     def finish(reference):
         state = wait_for_end(test, number)
