@@ -228,8 +228,10 @@ def drill(test, reference):
 def begin_warned_in_time(test):
     """A job whose time is shorter than its run: it saves when Slurm says so, and goes back by itself."""
     small_run.write_text(test.folder / "text.txt")
-    number = submit(test, "--partition=apart", "--time=1", test.scripts / "pretrain.sbatch",
-                    configuration(test, "warned", batch=4, exact=False), environment=slow(test, 45000 // steps_of(test)))
+    # Slurm looks every half a minute for jobs with no more than a minute and a half left. With less from
+    # the start on it may warn a job whose script has not begun yet, and then never again.
+    number = submit(test, "--partition=apart", "--time=2", test.scripts / "pretrain.sbatch",
+                    configuration(test, "warned", batch=4, exact=False), environment=slow(test, 75000 // steps_of(test)))
 
     def finish(reference):
         state = wait_for_end(test, number)
