@@ -20,6 +20,7 @@ leaves output/metrics.jsonl output/config.yaml output/log/rank_0/info.log \
 runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --overwrite --gradient_accumulation_steps 4 --lr 2e-3'
 leaves output/old/run_1/metrics.jsonl
 
+no_command 'pretrain_gpt.sh --restarts N'
 runs 'pretrain_gpt --plot output'
 says 'loss per token'
 prepare mkdir runs

@@ -87,7 +87,10 @@ TEST(Plan, RespectsMemory) {
 }
 
 TEST(Plan, RecomputesWhereMemoryForcesIt) {
-  const AllConfig config = planned_config();
+  // Most of its memory is activations.
+  const AllConfig config =
+      planned_config({"model_config.seq_length=512", "model_config.hidden_size=128",
+                      "model_config.ffn_hidden_size=512"});
   PlanOptions asked = asked_of(1);
   const Plan plain = plan_of(config, asked, kFree);
   EXPECT_THAT(plan_table(plain, 50), Not(HasSubstr("recompute")));
