@@ -117,7 +117,7 @@ class ProgramTest : public ::testing::Test {
 
   /// metrics.jsonl without what differs between equal runs.
   std::string metrics(const std::string& output) const {
-    const std::regex changing(R"("(step_time_ms|peak_bytes)":[^,}]*|"process":\{[^}]*\})");
+    const std::regex changing("\"(step_time_ms|peak_bytes)\":[^,}]*|\"process\":\\{[^}]*\\}");
     return std::regex_replace(dir_.read(output + "/metrics.jsonl"), changing, "");
   }
 
