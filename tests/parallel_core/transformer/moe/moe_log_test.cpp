@@ -81,8 +81,8 @@ TEST(ExpertEstimate, CountsParametersAsTheModelDoes) {
 }
 
 TEST(ExpertEstimate, MemoryOfExpertsIsDivided) {
-  // So many tokens that experts are what a step needs most for.
-  AllConfig config = testing::mixture_config({"dataset_config.batch_size=256"});
+  // So many tokens that their activations are what a run needs most for.
+  AllConfig config = testing::mixture_config({"dataset_config.batch_size=16384"});
   const MemoryEstimate whole = estimate_memory(config, 2);
   EXPECT_EQ(whole.unbalanced, 0);
   config.parallel_config.expert_model_parallel_size = 2;
