@@ -64,6 +64,7 @@ std::string describe_ranks(const std::vector<RankState>& states, const RankHosts
 // What is to be said if no rank of a host answers.
 std::string silent_hosts(const std::vector<RankState>& states, const RankHosts& hosts, int self) {
   std::vector<bool> silent;
+  silent.reserve(states.size());
   for (const RankState& state : states) {
     silent.push_back(state.doing.empty());
   }

@@ -105,7 +105,7 @@ std::string text_of(const YAML::Node& meta, const char* key) {
 std::string find_experiment(const fs::path& store, const std::string& name) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(store, error)) {
-    const std::string id = entry.path().filename().string();
+    std::string id = entry.path().filename().string();
     if (id.starts_with('.') || !fs::exists(entry.path() / kMeta, error)) {
       continue;
     }
@@ -130,7 +130,7 @@ std::string new_experiment_id(const fs::path& store, const std::string& name) {
   }
   constexpr uint64_t kLeast = 100'000'000'000'000'000U;
   for (uint64_t id = kLeast + hash % (9 * kLeast);; ++id) {
-    const std::string text = std::to_string(id);
+    std::string text = std::to_string(id);
     const bool is_other =
         fs::exists(store / text / kMeta) && text_of(read_meta(store / text), "name") != name;
     if (!is_other && !fs::exists(store / kTrash / text)) {
@@ -140,7 +140,7 @@ std::string new_experiment_id(const fs::path& store, const std::string& name) {
 }
 
 std::string make_experiment(const fs::path& store, const std::string& name) {
-  const std::string id = new_experiment_id(store, name);
+  std::string id = new_experiment_id(store, name);
   const fs::path folder = store / id;
   make_folder(folder);
   if (!fs::exists(folder / kMeta)) {

@@ -243,7 +243,7 @@ std::vector<std::string> placement_lines(const std::vector<RankPlacement>& ranks
 
 std::vector<std::string> placement_warnings(const std::vector<RankPlacement>& ranks) {
   std::vector<std::string> warnings;
-  for (auto& warning : {crossing_warning(ranks), crowding_warning(ranks)}) {
+  for (const auto& warning : {crossing_warning(ranks), crowding_warning(ranks)}) {
     if (warning) {
       warnings.push_back(*warning);
     }
