@@ -43,7 +43,8 @@ double exchange(const MessageCost& cost, int ranks, int64_t bytes) {
   }
   // The next one begins when the last byte of the first has left.
   const double one = message_seconds(cost, bytes);
-  return std::max(all, one + (ranks - 2) / kAtOnce * (one - cost.latency));
+  const int64_t more_rounds = (ranks - 2) / kAtOnce;  // whole ones
+  return std::max(all, one + static_cast<double>(more_rounds) * (one - cost.latency));
 }
 
 double direct_reduce(const MessageCost& cost, const DirectLayout& layout, int64_t element) {
