@@ -19,8 +19,8 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "bench/bench_options.h"
+#include "parallel_core/comm/forwarding_transport.h"
 #include "parallel_core/comm/thread_ranks.h"
-#include "parallel_core/comm/transport.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/ranks/equal_configurations.h"
@@ -41,27 +41,19 @@ struct Sent {
   std::set<int> peers;
 };
 
-class CountingTransport final : public Transport {
+class CountingTransport final : public ForwardingTransport {
  public:
   CountingTransport(std::unique_ptr<Transport> inner, Sent& sent)
-      : inner_(std::move(inner)), sent_(sent) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
+      : ForwardingTransport(std::move(inner)), sent_(sent) {}
   std::shared_ptr<Transfer> send(int destination,
                                  const Envelope& envelope,
                                  const void* data) override {
     ++sent_.messages[sent_.part];
     sent_.peers.insert(destination);
-    return inner_->send(destination, envelope, data);
+    return ForwardingTransport::send(destination, envelope, data);
   }
-  std::optional<Arrival> next_arrival() override { return inner_->next_arrival(); }
-  std::shared_ptr<Transfer> fetch(const Arrival& arrival, void* data) override {
-    return inner_->fetch(arrival, data);
-  }
-  void pause(double idle_seconds) override { inner_->pause(idle_seconds); }
 
  private:
-  std::unique_ptr<Transport> inner_;
   Sent& sent_;
 };
 

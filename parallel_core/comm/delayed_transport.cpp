@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/comm/forwarding_transport.h"
 
 namespace tapestry {
 
@@ -20,16 +21,13 @@ int64_t now_ns() {
       .count();
 }
 
-class DelayedTransport final : public Transport {
+class DelayedTransport final : public ForwardingTransport {
  public:
   DelayedTransport(std::unique_ptr<Transport> inner, double message_seconds)
-      : inner_(std::move(inner)),
+      : ForwardingTransport(std::move(inner)),
         message_ns_(static_cast<int64_t>(message_seconds * 1e9)),
-        link_is_free_at_(static_cast<size_t>(inner_->size()), 0),
+        link_is_free_at_(static_cast<size_t>(size()), 0),
         held_(link_is_free_at_.size()) {}
-
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
 
   std::shared_ptr<Transfer> send(int destination,
                                  const Envelope& envelope,
@@ -40,11 +38,11 @@ class DelayedTransport final : public Transport {
     }
     Envelope stamped = envelope;
     stamped.due_ns = free_at;
-    return inner_->send(destination, stamped, data);
+    return ForwardingTransport::send(destination, stamped, data);
   }
 
   std::optional<Arrival> next_arrival() override {
-    while (std::optional<Arrival> arrival = inner_->next_arrival()) {
+    while (std::optional<Arrival> arrival = ForwardingTransport::next_arrival()) {
       held_[static_cast<size_t>(arrival->envelope.source)].push_back(std::move(*arrival));
     }
     const int64_t now = now_ns();
@@ -58,10 +56,6 @@ class DelayedTransport final : public Transport {
     return std::nullopt;
   }
 
-  std::shared_ptr<Transfer> fetch(const Arrival& arrival, void* data) override {
-    return inner_->fetch(arrival, data);
-  }
-
   void pause(double idle_seconds) override {
     constexpr auto kLookAgain = std::chrono::microseconds(100);
     const bool holds = std::any_of(held_.begin(), held_.end(),
@@ -69,14 +63,11 @@ class DelayedTransport final : public Transport {
     if (holds) {
       std::this_thread::sleep_for(kLookAgain);
     } else {
-      inner_->pause(idle_seconds);
+      ForwardingTransport::pause(idle_seconds);
     }
   }
 
-  void leave() override { inner_->leave(); }
-
  private:
-  std::unique_ptr<Transport> inner_;
   int64_t message_ns_;
   std::vector<int64_t> link_is_free_at_;   // to each rank
   std::vector<std::deque<Arrival>> held_;  // from each rank

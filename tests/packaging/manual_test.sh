@@ -4,24 +4,18 @@
 # there, bash and zsh complete.
 set -euo pipefail
 manual="$1" programs="$2"
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-scratch="$(mktemp -d)"
-trap 'rm -rf "$scratch"' EXIT
-failures=0
-fail() {
-  echo "FAILED: $*" >&2
-  failures=$((failures + 1))
-}
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 
 # Pages: no warning, each option of --help, each key.
 for page in "$manual"/man/*.gz; do
   name="$(basename "$page" .gz)"
   gzip -dc "$page" >"$scratch/$name"
-  if command -v groff >/dev/null; then
+  if has groff "pages by groff"; then
     said="$(groff -man -ww -z -Tutf8 "$scratch/$name" 2>&1)" || true
     [[ -z "$said" ]] || fail "groff of $name: $said"
   fi
-  if command -v mandoc >/dev/null; then
+  if has mandoc "pages by mandoc"; then
     said="$(mandoc -T lint -W warning "$scratch/$name" 2>&1)" || true
     [[ -z "$said" ]] || fail "mandoc of $name: $said"
   fi
@@ -41,19 +35,18 @@ keys="$(sed 's/\\-/-/g' "$scratch/pretrain_gpt.yaml.5")"
 while read -r key; do
   [[ "$keys" == *"fB$key\\fR ("* ]] || fail "pretrain_gpt.yaml.5 lacks $key"
 done < <("$programs/pretrain_gpt" --help training_config | sed -n 's/^  \([a-z_.]*\) (.*/\1/p')
-if command -v man >/dev/null; then
+if has man "a page as man shows it"; then
   text="$(MANWIDTH=100 man -l "$scratch/pretrain_gpt.sh.1" 2>"$scratch/man.txt")"
   [[ "$text" == *RANKS*"number of ranks"* && ! -s "$scratch/man.txt" ]] ||
     fail "man -l pretrain_gpt.sh.1 shows: $text $(<"$scratch/man.txt")"
 fi
 
 bash "$here/bash_completion_test.sh" "$manual/bash" "$programs" || failures=$((failures + 1))
-if command -v zsh >/dev/null; then
+if has zsh "completion in zsh"; then
   zsh -f "$here/zsh_completion_test.zsh" "$manual/zsh" || failures=$((failures + 1))
 else
   for file in "$manual"/zsh/*; do
     [[ "$(head -n 1 "$file")" == "#compdef "* ]] || fail "$file"
   done
-  echo "completion in zsh was not tried: zsh is missing"
 fi
-exit $((failures > 0))
+finish

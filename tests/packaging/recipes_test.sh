@@ -3,21 +3,15 @@
 # recipe, the Containerfile.
 set -euo pipefail
 source_root="$1" build="$2"
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-scratch="$(mktemp -d)"
-trap 'rm -rf "$scratch"' EXIT
-failures=0
-fail() {
-  echo "FAILED: $*" >&2
-  failures=$((failures + 1))
-}
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 version="$(sed -n 's/^project(Tapestry VERSION \([0-9.]*\).*/\1/p' "$source_root/CMakeLists.txt")"
 
 # The module file names where it was installed; a shell of Tcl, or the real thing, reads it.
 prefix="$scratch/a prefix"
 cmake --install "$build" --component programs --prefix "$prefix" >/dev/null
 module="$prefix/share/tapestry/modulefiles/tapestry/$version"
-if command -v tclsh >/dev/null; then
+if has tclsh "the module file"; then
   said="$(tclsh "$here/read_module.tcl" "$module" 2>&1)" || fail "tclsh: $said"
   for line in "setenv TAPESTRY_ROOT $prefix" "prepend-path PATH $prefix/bin" "prepend-path CMAKE_PREFIX_PATH $prefix" \
     "prepend-path XDG_DATA_DIRS $prefix/share" "conflict tapestry" "help Tapestry $version"; do
@@ -29,13 +23,12 @@ if command -v tclsh >/dev/null; then
   fpath="$(sed -n 's/^prepend-path FPATH //p' <<<"$said")"
   [[ -s "$fpath/_pretrain_gpt" ]] || fail "there are no completions for zsh in $fpath"
 else
-  echo "the module file was not read: tclsh is missing"
   grep -qxF "set prefix {$prefix}" "$module" || fail "the module file does not name $prefix"
 fi
 
 # Spack's recipe: Python, of this version, and only with variables that the build has.
 recipe="$source_root/packaging/spack/packages/tapestry/package.py"
-if command -v python3 >/dev/null; then
+if has python3 "Spack's recipe as Python"; then
   python3 - "$recipe" <<'PYTHON' || fail "the recipe is no Python"
 import ast
 import sys
@@ -54,4 +47,4 @@ file="$source_root/packaging/Containerfile"
 ! grep -n '\\$' "$file" || fail "a step of the Containerfile is longer than its line"
 grep -qxF 'RUN cmake --build /build --target packages' "$file" || fail "the Containerfile makes no package"
 [[ "$(grep -c '^FROM debian:12' "$file")" == 2 ]] || fail "the Containerfile has not two stages of Debian 12"
-exit $((failures > 0))
+finish

@@ -98,7 +98,7 @@ def other_ways_to_start(test, reference):
         check_run(test, "mpich", reference)
         test.say("srun --mpi=pmi2: MPICH, the same bits")
     else:
-        test.say("left out: there is no pretrain_gpt that is built with MPICH")
+        test.leave_out("there is no pretrain_gpt that is built with MPICH")
     result = srun(test, "--mpi=none", "--config_path", test.folder / "undisturbed.yaml")
     test.check(result.returncode == 1 and "--mpi=pmi" in result.stderr,
                f"--mpi=none: {result.returncode}: {end_of(result)}")

@@ -34,6 +34,7 @@ class Test:
         self.interruptions = options.interruptions
         self.start = time.monotonic()
         self.failures = []
+        self.left_out = []
 
     def say(self, text):
         print(f"[{time.monotonic() - self.start:5.1f} s] {text}", flush=True)
@@ -42,6 +43,11 @@ class Test:
         if not holds:
             self.failures.append(text)
             self.say(f"FAILED: {text}")
+
+    def leave_out(self, reason):
+        """What cannot run here; the whole then counts as skipped, not as passed."""
+        self.left_out.append(reason)
+        self.say(f"left out: {reason}")
 
     def record(self, label, *numbers):
         """Keeps what Slurm says now."""
@@ -108,6 +114,9 @@ def main():
         print("slurm: FAILED: " + "; ".join(test.failures) + f"; see {options.work}")
         return 1
     test.say(f"slurm: passed: {test.interruptions} interruptions of a job and what is above")
+    if test.left_out:
+        print("skipped, but for what is above: " + "; ".join(test.left_out))
+        return 77
     return 0
 
 

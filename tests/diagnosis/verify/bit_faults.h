@@ -14,7 +14,7 @@
 
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/observer.h"
-#include "parallel_core/comm/transport.h"
+#include "parallel_core/comm/forwarding_transport.h"
 #include "parallel_core/training/step/step_observer.h"
 #include "parallel_core/training/step/train_one_step.h"
 
@@ -141,7 +141,7 @@ class PlantedBit final : public StepObserver, private Observer {
 };
 
 /// Flips a bit of a message of a reduce-scatter of exact sums, once, while it is armed.
-class FlippingTransport final : public Transport {
+class FlippingTransport final : public ForwardingTransport {
  public:
   struct Plan {
     std::mutex mutex;
@@ -151,25 +151,18 @@ class FlippingTransport final : public Transport {
     int64_t flipped = 0;
   };
   FlippingTransport(std::unique_ptr<Transport> inner, std::shared_ptr<Plan> plan)
-      : inner_(std::move(inner)), plan_(std::move(plan)) {}
+      : ForwardingTransport(std::move(inner)), plan_(std::move(plan)) {}
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
   std::shared_ptr<Transfer> send(int destination,
                                  const Envelope& envelope,
                                  const void* data) override {
     const std::scoped_lock lock(plan_->mutex);
     if (plan_->armed && rank() == plan_->rank && carries_gradients(envelope) &&
         flips(envelope, data)) {
-      return inner_->send(destination, envelope, kept_.back().data());
+      return ForwardingTransport::send(destination, envelope, kept_.back().data());
     }
-    return inner_->send(destination, envelope, data);
+    return ForwardingTransport::send(destination, envelope, data);
   }
-  std::optional<Arrival> next_arrival() override { return inner_->next_arrival(); }
-  std::shared_ptr<Transfer> fetch(const Arrival& arrival, void* data) override {
-    return inner_->fetch(arrival, data);
-  }
-  void pause(double idle_seconds) override { inner_->pause(idle_seconds); }
 
  private:
   // Sums that have one owner each; copies of them would be hashed by one of their ranks alone.
@@ -201,7 +194,6 @@ class FlippingTransport final : public Transport {
     return false;
   }
 
-  std::unique_ptr<Transport> inner_;
   std::shared_ptr<Plan> plan_;
   std::deque<std::vector<uint64_t>> kept_;  // what is sent has to stay
 };

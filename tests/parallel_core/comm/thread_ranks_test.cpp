@@ -20,8 +20,8 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/comm/forwarding_transport.h"
 #include "parallel_core/comm/schedule.h"
-#include "parallel_core/comm/transport.h"
 #include "tests/message_of.h"
 #include "tests/parallel_core/comm/collectives_suite.h"
 
@@ -59,26 +59,18 @@ TEST(ThreadRanks, ExactSumsOfManyRanksAreATree) {
       16, [](const std::shared_ptr<ProcessGroup>& world) { testing::check_exact_sums(*world); });
 }
 
-class CountingTransport final : public Transport {
+class CountingTransport final : public ForwardingTransport {
  public:
   CountingTransport(std::unique_ptr<Transport> inner, std::vector<std::atomic<int64_t>>& sends)
-      : inner_(std::move(inner)), sends_(sends) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
+      : ForwardingTransport(std::move(inner)), sends_(sends) {}
   std::shared_ptr<Transfer> send(int destination,
                                  const Envelope& envelope,
                                  const void* data) override {
     sends_[static_cast<size_t>(rank())] += envelope.kind == Envelope::Kind::kData ? 1 : 0;
-    return inner_->send(destination, envelope, data);
+    return ForwardingTransport::send(destination, envelope, data);
   }
-  std::optional<Arrival> next_arrival() override { return inner_->next_arrival(); }
-  std::shared_ptr<Transfer> fetch(const Arrival& arrival, void* data) override {
-    return inner_->fetch(arrival, data);
-  }
-  void pause(double idle_seconds) override { inner_->pause(idle_seconds); }
 
  private:
-  std::unique_ptr<Transport> inner_;
   std::vector<std::atomic<int64_t>>& sends_;
 };
 
@@ -126,26 +118,18 @@ TEST(ThreadRanks, MessagesAreThoseOfTheSchedules) {
             expected);
 }
 
-class PeersTransport final : public Transport {
+class PeersTransport final : public ForwardingTransport {
  public:
   PeersTransport(std::unique_ptr<Transport> inner, std::vector<std::set<int>>& peers)
-      : inner_(std::move(inner)), peers_(peers) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
+      : ForwardingTransport(std::move(inner)), peers_(peers) {}
   std::shared_ptr<Transfer> send(int destination,
                                  const Envelope& envelope,
                                  const void* data) override {
     peers_[static_cast<size_t>(rank())].insert(destination);
-    return inner_->send(destination, envelope, data);
+    return ForwardingTransport::send(destination, envelope, data);
   }
-  std::optional<Arrival> next_arrival() override { return inner_->next_arrival(); }
-  std::shared_ptr<Transfer> fetch(const Arrival& arrival, void* data) override {
-    return inner_->fetch(arrival, data);
-  }
-  void pause(double idle_seconds) override { inner_->pause(idle_seconds); }
 
  private:
-  std::unique_ptr<Transport> inner_;
   std::vector<std::set<int>>& peers_;
 };
 
