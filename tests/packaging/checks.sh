@@ -22,6 +22,6 @@ has() {
 finish() {
   ((failures == 0)) || exit 1
   ((${#left_out[@]} == 0)) && exit 0
-  echo "skipped, but for what is above: ${left_out[*]}"
+  printf 'skipped, but for what is above:%s\n' "$(printf ' %s;' "${left_out[@]}")"
   exit 77
 }
