@@ -12,6 +12,7 @@
 #include "parallel_core/config/batch_rampup.h"
 #include "parallel_core/config/layer_split.h"
 #include "parallel_core/estimates/attention_context.h"
+#include "parallel_core/estimates/fitted_times.h"
 #include "parallel_core/estimates/memory_estimate.h"
 #include "parallel_core/estimates/recurrence.h"
 #include "parallel_core/estimates/trained_share.h"
@@ -22,17 +23,6 @@
 namespace tapestry {
 
 namespace {
-
-// Fitted to steps of the tiny preset, of one of 0.8 million parameters and of one of 7,000: the
-// share of the largest product's speed that all of them reach; how often what is kept of a layer
-// passes through memory, with its gradient and what is made of it and not kept; and what a pass
-// costs however little it computes.
-constexpr double kShareOfSpeed = 0.7;
-constexpr double kPassesOverActivations = 8;
-constexpr double kSecondsPerPass = 60e-6;
-constexpr double kSecondsPerStep = 100e-6;
-// Gradient, parameter, two moments: read; the last three written, the gradient cleared.
-constexpr double kBytesPerUpdate = 32;
 
 double d(int64_t value) { return static_cast<double>(value); }
 
@@ -147,10 +137,11 @@ StepWork step_work(const AllConfig& config, int64_t data_parallel_size) {
   const MemoryEstimate memory = estimate_memory(config, data_parallel_size);
   work.flops += micro_batches * memory.recompute_flops;
   const double kept = d(memory.activations) / d(std::max<int64_t>(memory.in_flight, 1));
-  work.bytes = micro_batches * kPassesOverActivations * kept +
-               kBytesPerUpdate * (model.lora.use_lora ? trained_share(model).trained() / tp
-                                                      : d(memory.parameter_count)) +
-               2 * d(memory.weight_copies) + micro_batches * 2 * d(memory.gradients);
+  work.bytes =
+      micro_batches * fitted_times::kPassesOverActivations * kept +
+      fitted_times::kBytesPerUpdate *
+          (model.lora.use_lora ? trained_share(model).trained() / tp : d(memory.parameter_count)) +
+      2 * d(memory.weight_copies) + micro_batches * 2 * d(memory.gradients);
   work.passes = micro_batches * most_layers;
   const auto stages = static_cast<int>(p.pipeline_model_parallel_size);
   if (stages > 1) {
@@ -187,8 +178,9 @@ MachineSpeed measure_speed(const AllConfig& config, int64_t memory) {
 }
 
 double step_seconds(const StepWork& work, const MachineSpeed& speed) {
-  const double busy = work.flops / (kShareOfSpeed * speed.flops) + work.bytes / speed.bytes +
-                      work.passes * kSecondsPerPass + kSecondsPerStep;
+  const double busy = work.flops / (fitted_times::kShareOfSpeed * speed.flops) +
+                      work.bytes / speed.bytes + work.passes * fitted_times::kSecondsPerPass +
+                      fitted_times::kSecondsPerStep;
   return busy / (1 - std::min(work.bubble, 0.99));
 }
 
@@ -198,8 +190,8 @@ std::string time_text(const StepWork& work, const MachineSpeed& speed, int64_t s
                 "; estimated from %.3g GFLOP of matrix products at %.0f %% of %.3g GFLOP/s and "
                 "%.3g GB through memory at %.3g GB/s, as just measured here; communication is not "
                 "counted",
-                work.flops / 1e9, 100 * kShareOfSpeed, speed.flops / 1e9, work.bytes / 1e9,
-                speed.bytes / 1e9);
+                work.flops / 1e9, 100 * fitted_times::kShareOfSpeed, speed.flops / 1e9,
+                work.bytes / 1e9, speed.bytes / 1e9);
   return format_pace(step_seconds(work, speed), steps) + how;
 }
 

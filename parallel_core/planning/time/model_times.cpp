@@ -3,18 +3,12 @@
 #include <algorithm>
 
 #include "parallel_core/config/model_matrices.h"
+#include "parallel_core/estimates/fitted_times.h"
 #include "parallel_core/estimates/recompute_estimate.h"
 
 namespace tapestry::planning {
 
 namespace {
-
-// As in step_seconds.
-constexpr double kShareOfSpeed = 0.7;
-constexpr double kPassesOverActivations = 8;
-constexpr double kSecondsPerPass = 60e-6;
-constexpr double kSecondsPerStep = 100e-6;
-constexpr double kBytesPerUpdate = 32;
 
 // Backward twice as long as forward, or as long where weights are frozen.
 PassTime split(double forward, const TransformerConfig& model) {
@@ -27,15 +21,16 @@ ModelTimes estimated_times(const Layout& layout, const MachineSpeed& speed) {
   const AllConfig& config = layout.config;
   const TransformerConfig& model = config.model_config;
   const ModelParallelConfig& p = config.parallel_config;
-  const double flops = kShareOfSpeed * speed.flops;
+  const double flops = fitted_times::kShareOfSpeed * speed.flops;
   const double passes = model.lora.use_lora ? 2 : 3;
   const std::vector<LayerCost> recomputed = layer_costs(config);
   ModelTimes times;
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
-    const double bytes =
-        kPassesOverActivations * layer_cost(config, RecomputePolicy(), layer).kept / speed.bytes;
-    PassTime time =
-        split(layer_flops(config, layer) / flops + (bytes + kSecondsPerPass) / passes, model);
+    const double moving = fitted_times::kPassesOverActivations *
+                          layer_cost(config, RecomputePolicy(), layer).kept / speed.bytes;
+    PassTime time = split(
+        layer_flops(config, layer) / flops + (moving + fitted_times::kSecondsPerPass) / passes,
+        model);
     if (!recomputed.empty()) {
       time.backward += recomputed[static_cast<size_t>(layer)].flops / flops;
     }
@@ -53,8 +48,8 @@ ModelTimes estimated_times(const Layout& layout, const MachineSpeed& speed) {
     times.after += split(head, model);
   }
   times.before = split(4 * tokens * hidden / speed.bytes, model);
-  times.update_per_parameter = kBytesPerUpdate / speed.bytes;
-  times.fixed = kSecondsPerStep;
+  times.update_per_parameter = fitted_times::kBytesPerUpdate / speed.bytes;
+  times.fixed = fitted_times::kSecondsPerStep;
   return times;
 }
 
