@@ -19,5 +19,6 @@ echo "  run all tests: about half an hour on two cores"
 set_up "Building everything"
 cd "$root"
 
-# Two tests at a time: most of a test's time one thread works.
-exec ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$(($(nproc) < 2 ? 1 : 2))" "$@"
+# Three tests at a time: most of the time of a test one thread works, and that of jobs that end and start again
+# is waiting.
+exec ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$(($(nproc) < 2 ? 1 : 3))" "$@"
