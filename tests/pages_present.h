@@ -16,6 +16,7 @@ inline std::vector<bool> pages_present(void* begin, size_t bytes) {
   std::vector<unsigned char> flags((bytes + page - 1) / page);
   EXPECT_EQ(mincore(begin, bytes, flags.data()), 0);
   std::vector<bool> present;
+  present.reserve(flags.size());
   for (const unsigned char flag : flags) {
     present.push_back((flag & 1U) != 0);
   }

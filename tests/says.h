@@ -14,7 +14,7 @@ namespace tapestry {
 MATCHER_P(Says, parts, "says: " + ::testing::PrintToString(parts)) {
   static const std::string kGap = " ... ";
   const std::string wanted(parts);
-  const std::string text(arg);
+  const std::string& text = arg;
   size_t at = 0;
   for (size_t begin = 0; begin <= wanted.size();) {
     const size_t end = std::min(wanted.find(kGap, begin), wanted.size());

@@ -188,7 +188,7 @@ class Tensor {
     if (!impl_) [[unlikely]] {
       throw_undefined(method);
     }
-    return *impl_.get();
+    return *impl_;
   }
   [[noreturn, gnu::cold, gnu::noinline]] static void throw_undefined(const char* method);
 

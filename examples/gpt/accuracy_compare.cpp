@@ -21,7 +21,7 @@ int accuracy_compare(std::vector<std::string> words) {
   accuracy::ReportFiles files;
   accuracy::CompareOptions compare;
   std::string map;
-  int64_t rows = static_cast<int64_t>(compare.rows);
+  auto rows = static_cast<int64_t>(compare.rows);
   po::options_description options(
       "accuracy compare OURS OTHER [options]\n"
       "Two dumps (the `path` of their configurations), of any layout, dtype and program: the first "

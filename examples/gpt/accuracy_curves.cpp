@@ -27,7 +27,7 @@ int accuracy_curves(std::vector<std::string> words) {
   accuracy::ReportFiles files;
   accuracy::CurveOptions curves;
   std::string table;
-  int64_t window = static_cast<int64_t>(curves.loss.window);
+  auto window = static_cast<int64_t>(curves.loss.window);
   po::options_description options(
       "accuracy curves OURS REFERENCE... [options]\n"
       "Runs by their output folder, metrics.jsonl, or a table (CSV) with the columns step and "

@@ -40,7 +40,7 @@ bool asks_for_data(const po::variables_map& arguments) {
   static const std::set<std::string> kBelonging = {
       "config_path", "set", "from_hf", "model_type", "which_data", "which_steps", "ranks"};
   for (const auto& [name, value] : arguments) {
-    check<ValueError>(kBelonging.count(name) != 0 || value.defaulted(),
+    check<ValueError>(kBelonging.contains(name) || value.defaulted(),
                       rows ? "--which_data" : "--which_steps", " and --", name,
                       " exclude each other");
   }

@@ -408,8 +408,9 @@ class DiagnosisModes final : public PretrainModes {
 
   int train(const Arguments& arguments,
             const AllConfig& config,
-            PretrainOptions options,
+            const PretrainOptions& asked,
             const Distributed& job) override {
+    PretrainOptions options = asked;
     add_injection(injection_, config, options);
     const PretrainOptions without_dump = options;
     const auto dump = dump_asked_for(arguments);

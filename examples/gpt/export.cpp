@@ -116,7 +116,7 @@ void export_model(const Request& request, tapestry::ExportSource source) {
 
 // The folder of an adapter, its files as they were written.
 std::string adapter_of(const Request& request) {
-  const std::string folder = tapestry::resolve_checkpoint(request.adapter);
+  std::string folder = tapestry::resolve_checkpoint(request.adapter);
   if (folder != request.adapter) {
     say(kProgram, concat("the adapter is ", folder));
   }
@@ -127,7 +127,7 @@ std::string adapter_of(const Request& request) {
 // The folder of the model that the adapter belongs to.
 std::string base_of(const Request& request) {
   const std::string adapter = tapestry::resolve_checkpoint(request.adapter);
-  const std::string base = tapestry::find_adapter_base(adapter, request.checkpoint).path;
+  std::string base = tapestry::find_adapter_base(adapter, request.checkpoint).path;
   tapestry::check<tapestry::ValueError>(
       !base.empty(), adapter,
       ": was trained beside the start values of its run, which are no model; give --checkpoint");

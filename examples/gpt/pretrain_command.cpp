@@ -302,25 +302,25 @@ bool gives_config(const po::variables_map& arguments,
 
 int PretrainModes::train(const Arguments& /*arguments*/,
                          const AllConfig& config,
-                         PretrainOptions options,
+                         const PretrainOptions& options,
                          const Distributed& /*job*/) {
   pretrain(config, options);
   return kFinished;
 }
 
-int run_pretrain(const std::vector<std::string>& given,
+int run_pretrain(const std::vector<std::string>& words,
                  const Distributed& job,
                  PretrainModes& modes) {
   const bool first = job.world()->rank() == 0;
-  std::vector<std::string> words = given;
-  if (const std::optional<std::string> topic = take_help(words)) {
+  std::vector<std::string> without_help = words;
+  if (const std::optional<std::string> topic = take_help(without_help)) {
     const std::string text = pretrain_help(*topic);
     if (first) {
       print_result(text);
     }
     return kFinished;
   }
-  const po::variables_map arguments = parsed(words);
+  const po::variables_map arguments = parsed(without_help);
   if (arguments.count("version") != 0) {
     if (first) {
       print_wrapped(version_text());
@@ -388,18 +388,18 @@ int run_pretrain(const std::vector<std::string>& given,
         asked, config, arguments.count("overwrite") + arguments.count("replace") != 0, job);
   }
   set_log_format(config.training_config.log_format);
-  PretrainOptions training = {.run_cmd = arguments["run_cmd"].as<std::string>(),
-                              .stop_requested = stop_on_signals(),
-                              .go_on = go_on_text(config.training_config.output_dir, job),
-                              .overwrite = arguments.count("overwrite") != 0,
-                              .replace = arguments.count("replace") != 0,
-                              .world = job.world(),
-                              .ranks_on_host = job.ranks_on_host(),
-                              .rank_on_host = job.rank_on_host(),
-                              .progress_text = job.progress_text(),
-                              .parts = modes.parts(),
-                              .task = post_training::run_task};
-  return modes.train(arguments, config, std::move(training), job);
+  const PretrainOptions training = {.run_cmd = arguments["run_cmd"].as<std::string>(),
+                                    .stop_requested = stop_on_signals(),
+                                    .go_on = go_on_text(config.training_config.output_dir, job),
+                                    .overwrite = arguments.count("overwrite") != 0,
+                                    .replace = arguments.count("replace") != 0,
+                                    .world = job.world(),
+                                    .ranks_on_host = job.ranks_on_host(),
+                                    .rank_on_host = job.rank_on_host(),
+                                    .progress_text = job.progress_text(),
+                                    .parts = modes.parts(),
+                                    .task = post_training::run_task};
+  return modes.train(arguments, config, training, job);
 }
 
 std::optional<std::string> beyond(std::vector<std::string> words,
@@ -409,7 +409,7 @@ std::optional<std::string> beyond(std::vector<std::string> words,
       return std::nullopt;
     }
     const po::variables_map arguments = parsed(words);
-    if (const std::optional<std::string> option = diagnosis_option(arguments)) {
+    if (std::optional<std::string> option = diagnosis_option(arguments)) {
       return option;
     }
     const bool has_run = !config_file(arguments).empty() || arguments.count("resume") != 0;

@@ -49,7 +49,7 @@ class PretrainModes {
   /// Trains, and returns the exit code.
   virtual int train(const Arguments& arguments,
                     const AllConfig& config,
-                    PretrainOptions options,
+                    const PretrainOptions& options,
                     const Distributed& job);
 };
 

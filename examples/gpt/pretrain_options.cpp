@@ -301,7 +301,7 @@ bool asks_for_view(const po::variables_map& arguments) {
   check<ValueError>(!plots || !reports, "--plot and --report exclude each other");
   const std::set<std::string> belonging = {plots ? "plot" : "report", "out", "x", "smooth"};
   for (const auto& [name, value] : arguments) {
-    check<ValueError>(belonging.count(name) != 0 || value.defaulted(), "--", name,
+    check<ValueError>(belonging.contains(name) || value.defaulted(), "--", name,
                       " means nothing to --", plots ? "plot" : "report", ", which ",
                       plots ? "draws" : "is about", " runs that there are; leave one out");
   }

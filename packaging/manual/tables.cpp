@@ -97,7 +97,7 @@ Program script_of(const std::string& page, const Program& program) {
     }
   }
   std::copy_if(program.options.begin(), program.options.end(), std::back_inserter(script.options),
-               [&](const Option& option) { return own.count(option.name) == 0; });
+               [&](const Option& option) { return !own.contains(option.name); });
   return script;
 }
 
@@ -210,31 +210,31 @@ std::vector<std::string> topics_of(const Program& program) {
   return topics;
 }
 
-Page parts_of(const std::string& text, bool options_are_rows) {
-  Page page;
+Page parts_of(const std::string& page, bool options_are_rows) {
+  Page parts;
   std::vector<std::string> paragraph;
   bool in_usage = false;
   bool in_options = false;
   bool after_options = false;
   const auto end_paragraph = [&] {
-    std::vector<PagePart>& parts = after_options ? page.after : page.before;
+    std::vector<PagePart>& list = after_options ? parts.after : parts.before;
     for (PagePart& part : parts_of_paragraph(paragraph)) {
       if (part.text == "Options" || part.heading == "Options") {
         part.text.clear();
         part.heading = part.rows.empty() ? "" : "Options";
       }
       if (!part.text.empty() || !part.rows.empty()) {
-        parts.push_back(std::move(part));
+        list.push_back(std::move(part));
       }
     }
     paragraph.clear();
   };
-  for (std::string line : lines_of(text)) {
+  for (std::string line : lines_of(page)) {
     const bool is_option = !options_are_rows && line.starts_with("  -");
     if (is_option && !in_options && !paragraph.empty() && paragraph.back().ends_with(':')) {
       paragraph.back().pop_back();  // boost's, after the caption
-    } else if (is_option && !in_options && in_usage && page.usage.back().ends_with(':')) {
-      page.usage.back().pop_back();
+    } else if (is_option && !in_options && in_usage && parts.usage.back().ends_with(':')) {
+      parts.usage.back().pop_back();
     }
     if (is_option || (in_options && indentation_of(line) > 0)) {
       in_options = true;
@@ -245,16 +245,17 @@ Page parts_of(const std::string& text, bool options_are_rows) {
       in_options = false;
       after_options = true;
     }
-    if (line.starts_with("Usage: ") || (page.usage.empty() && paragraph.empty() && !line.empty())) {
-      page.usage.push_back(line.starts_with("Usage: ") ? line.substr(7) : line);
+    if (line.starts_with("Usage: ") ||
+        (parts.usage.empty() && paragraph.empty() && !line.empty())) {
+      parts.usage.push_back(line.starts_with("Usage: ") ? line.substr(7) : line);
       in_usage = true;
     } else if (in_usage && indentation_of(line) >= 7) {
       const std::string form = line.substr(indentation_of(line));
-      const std::string program = page.usage.front().substr(0, page.usage.front().find(' '));
+      const std::string program = parts.usage.front().substr(0, parts.usage.front().find(' '));
       if (form.starts_with(program)) {
-        page.usage.push_back(form);
+        parts.usage.push_back(form);
       } else {  // a form that is longer than a line
-        page.usage.back() += " " + form;
+        parts.usage.back() += " " + form;
       }
     } else {
       in_usage = false;
@@ -266,7 +267,7 @@ Page parts_of(const std::string& text, bool options_are_rows) {
     }
   }
   end_paragraph();
-  return page;
+  return parts;
 }
 
 std::string kind_of(const Option& option) {
@@ -279,7 +280,7 @@ std::string kind_of(const Option& option) {
   const std::string plain = option.value.substr(0, option.value.find("..."));
   static const std::set<std::string> kFiles = {"PATH",      "PREFIX",  "RUN",
                                                "REFERENCE", "PROGRAM", "CHECKPOINT STEP"};
-  if (plain.starts_with("FILE") || kFiles.count(plain) != 0) {
+  if (plain.starts_with("FILE") || kFiles.contains(plain)) {
     return "file";
   }
   if (plain == "DIR") {

@@ -17,8 +17,8 @@ namespace {
 // Tells the rank's observers of a collective.
 class CollectiveReport {
  public:
-  CollectiveReport(const Operation& operation, const std::string& group, int64_t bytes)
-      : group_(group),
+  CollectiveReport(const Operation& operation, std::string group, int64_t bytes)
+      : group_(std::move(group)),
         run_{.kind = name_of(operation.label().collective),
              .group = group_,
              .group_id = operation.label().group,

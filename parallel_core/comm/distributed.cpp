@@ -135,6 +135,7 @@ std::shared_ptr<const RankHosts> exchange_host_names(int ranks) {
   std::vector<char> all(kRoom * static_cast<size_t>(ranks));
   MPI_Allgather(own.data(), kRoom, MPI_CHAR, all.data(), kRoom, MPI_CHAR, MPI_COMM_WORLD);
   std::vector<std::string> names;
+  names.reserve(static_cast<size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     names.emplace_back(all.data() + kRoom * static_cast<size_t>(rank));
   }

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
 
-GroupOperation::GroupOperation(const Label& label, const Members& members, Background background)
-    : Operation(label, background), members_(members) {}
+GroupOperation::GroupOperation(const Label& label, Members members, Background background)
+    : Operation(label, background), members_(std::move(members)) {}
 
 int GroupOperation::group_rank(int world_rank) const {
   const std::vector<int>& ranks = *members_.world_ranks;

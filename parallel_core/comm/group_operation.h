@@ -15,9 +15,7 @@ namespace tapestry {
 
 class GroupOperation : public Operation {
  protected:
-  GroupOperation(const Label& label,
-                 const Members& members,
-                 Background background = Background::kYes);
+  GroupOperation(const Label& label, Members members, Background background = Background::kYes);
 
   int size() const { return members_.size(); }
   int rank() const { return members_.rank; }

@@ -30,6 +30,7 @@ class SmallAllReduce final : public ScheduledOperation {
       return;
     }
     std::vector<const void*> inputs;
+    inputs.reserve(static_cast<size_t>(size()));
     for (int r = 0; r < size(); ++r) {
       inputs.push_back(r == rank() ? tensor_.at(0) : incoming(r, 0).data);
     }
@@ -87,6 +88,7 @@ class DirectReduction final : public ScheduledOperation {
   void reduce(int64_t segment) override {
     const int64_t first = layout_.first(rank(), segment);
     std::vector<const void*> inputs;
+    inputs.reserve(static_cast<size_t>(size()));
     for (int r = 0; r < size(); ++r) {
       inputs.push_back(r == rank() ? input_.at(first) : slot(segment, r));
     }
@@ -232,6 +234,7 @@ class TreeAllReduce final : public ScheduledOperation {
   }
   void reduce(int64_t /*segment*/) override {
     std::vector<const void*> inputs;
+    inputs.reserve(static_cast<size_t>(size()));
     for (int r = 0; r < size(); ++r) {
       inputs.push_back(contribution(r));
     }

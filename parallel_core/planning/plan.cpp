@@ -87,7 +87,7 @@ class LayoutSearch {
   void add_balanced(LayoutChoice choice) {
     const TransformerConfig& model = config_.model_config;
     const double layer = layer_flops(config_, 0);
-    const double tokens = static_cast<double>(config_.dataset_config.batch_size * model.seq_length);
+    const auto tokens = static_cast<double>(config_.dataset_config.batch_size * model.seq_length);
     const double head = 2 * tokens * static_cast<double>(model.hidden_size * model.vocab_size) /
                         static_cast<double>(config_.parallel_config.tensor_model_parallel_size *
                                             config_.parallel_config.context_parallel_size);

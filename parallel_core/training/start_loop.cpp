@@ -46,7 +46,7 @@ std::function<bool()> with_time_limit(std::function<bool()> requested,
 // Ranks hear of a signal at different times; all have to stop after the same step.
 std::function<bool()> stop_of_all(const PretrainOptions& options,
                                   const std::optional<double>& minutes) {
-  const std::function<bool()> own = with_time_limit(options.stop_requested, minutes);
+  std::function<bool()> own = with_time_limit(options.stop_requested, minutes);
   if (options.world->size() == 1 || !own) {
     return own;
   }

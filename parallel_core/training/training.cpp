@@ -263,7 +263,7 @@ TrainSummary train(TrainOneStepCell& cell,
   if (summary.steps > 1) {
     log_info(memory_line(memory_stats(), process_memory()));
   }
-  pieces.checkpoints().end(summary.stopped_on_request || !failure.empty());
+  pieces.checkpoints().finish(summary.stopped_on_request || !failure.empty());
   if (!failure.empty()) {
     const auto saved = pieces.checkpoints().saved_step();
     throw TrainingStopped(

@@ -89,7 +89,7 @@ std::string_view name_of(CpuLevel level);
   __VA_ARGS__;                           \
   }
 #if defined(TAPESTRY_WITHOUT_AVX2) && defined(TAPESTRY_WITHOUT_AVX512)
-#define TAPESTRY_DISPATCH_UP_TO_AVX2(function) &portable::function
+#define TAPESTRY_DISPATCH_UP_TO_AVX2(function) (&portable::function)
 #else
 #define TAPESTRY_DISPATCH_UP_TO_AVX2(function) \
   (::tapestry::cpu_level() >= ::tapestry::CpuLevel::kAvx2 ? &avx2::function : &portable::function)

@@ -37,7 +37,7 @@ std::string check_prom(const Value& value) {
 // Never the name of a host: whom it stands for is decided elsewhere, and may change.
 std::string check_address(const Value& value) {
   std::array<unsigned char, sizeof(in6_addr)> bytes{};
-  const std::string text = value.as<std::string>();
+  const auto& text = value.as<std::string>();
   const bool is_number = inet_pton(AF_INET, text.c_str(), bytes.data()) == 1 ||
                          inet_pton(AF_INET6, text.c_str(), bytes.data()) == 1;
   return is_number

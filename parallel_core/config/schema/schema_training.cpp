@@ -15,7 +15,7 @@ constexpr Field f = field_of<&AllConfig::training_config, Path...>();
 
 // The beginning of a file's name, by which weights and states can be told apart.
 std::string plain_prefix(const Value& value) {
-  const std::string& prefix = value.as<std::string>();
+  const auto& prefix = value.as<std::string>();
   const auto is_wrong = [](char c) {
     return c == '/' || static_cast<unsigned char>(c) < ' ' || c == '\x7f';
   };

@@ -25,8 +25,8 @@ struct CollectiveTimes {
 };
 
 /// Measures for some seconds, the least of several rounds. Every rank of the world calls it, which
-/// is divided into groups of `group` ranks, a divisor of its size from 2 on. The same answer on
+/// is divided into groups of `size` ranks, a divisor of its size from 2 on. The same answer on
 /// every rank.
-CollectiveTimes measure_collectives(ProcessGroup& world, int group);
+CollectiveTimes measure_collectives(ProcessGroup& world, int size);
 
 }  // namespace tapestry::planning

@@ -40,7 +40,7 @@ ModelTimes estimated_times(const Layout& layout, const MachineSpeed& speed) {
                         static_cast<double>(p.context_parallel_size);
   const double columns = static_cast<double>(model.score_head ? 1 : model.vocab_size) /
                          static_cast<double>(p.tensor_model_parallel_size);
-  const double hidden = static_cast<double>(model.hidden_size);
+  const auto hidden = static_cast<double>(model.hidden_size);
   const double head = 2 * tokens * columns * hidden / flops + 4 * tokens * columns / speed.bytes;
   times.after = split(head, model);
   for (int64_t ahead = 0; ahead < model.mtp_num_layers; ++ahead) {

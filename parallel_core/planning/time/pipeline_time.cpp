@@ -31,7 +31,7 @@ class PipelineRun {
                {.stages = stages_, .chunks = chunks_, .micro_batches = micro_batches}, stage)});
     }
     for (auto* done : {&forward_done_, &backward_done_}) {
-      done->assign(static_cast<size_t>(stages_ * chunks_),
+      done->assign(static_cast<size_t>(stages_) * static_cast<size_t>(chunks_),
                    std::vector<double>(static_cast<size_t>(micro_batches), kNever));
     }
   }
@@ -80,15 +80,18 @@ class PipelineRun {
     return kNever;
   }
 
+  // Which part of the model, in its order, the stage works on.
+  int part_of(int stage, const PipelinePass& pass) const { return pass.chunk * stages_ + stage; }
+
   double ready_at(int stage, const PipelinePass& pass) const {
-    const int part = pass.chunk * stages_ + stage;  // of the model, in its order
+    const int part = part_of(stage, pass);
     const auto micro = static_cast<size_t>(pass.micro_batch);
     if (!pass.backward) {
       return part == 0 ? 0 : forward_done_[static_cast<size_t>(part - 1)][micro] + message();
     }
     return part == stages_ * chunks_ - 1
                ? forward_done_[static_cast<size_t>(part)][micro]
-               : backward_done_[static_cast<size_t>(part + 1)][micro] + message();
+               : backward_done_[static_cast<size_t>(part) + 1][micro] + message();
   }
 
   double message() const { return stages_ > 1 ? work_.message : 0; }
@@ -104,8 +107,8 @@ class PipelineRun {
     }
     const PipelinePass& pass = own.order[own.next++];
     auto& all = pass.backward ? backward_done_ : forward_done_;
-    all[static_cast<size_t>(pass.chunk * stages_ + stage)][static_cast<size_t>(pass.micro_batch)] =
-        now;
+    const auto part = static_cast<size_t>(part_of(stage, pass));
+    all[part][static_cast<size_t>(pass.micro_batch)] = now;
     own.runs = false;
   }
 

@@ -265,7 +265,7 @@ void RunCheckpoints::after(FinishedStep& step) {
   }
 }
 
-void RunCheckpoints::end(bool stopped_on_request) {
+void RunCheckpoints::finish(bool stopped_on_request) {
   if (step_ > 0 && watch_.ends_badly()) {
     fail();
   }

@@ -42,7 +42,7 @@ class RunCheckpoints final : public StepObserver {
   /// After the last step: a save under way ends, the last checkpoint is written. RuntimeError for a
   /// run that ends badly, or that went to its end and was worse there than at its beginning
   /// (DivergenceWatch); the latter is saved nevertheless.
-  void end(bool stopped_on_request);
+  void finish(bool stopped_on_request);
   /// Of the last checkpoint of this start.
   std::optional<int64_t> saved_step() const { return saver_.saved_step(); }
 

@@ -114,7 +114,7 @@ int64_t whole_batches(const data::DataSource& source, int64_t batch, int64_t ite
 // The logits of a micro-batch, [batch, seq, vocabulary]; undefined on all stages but the last.
 Tensor whole_logits_of(ParallelModel& model, data::Batch batch) {
   batch.labels.clear();  // a model that sees labels computes the loss
-  const Tensor logits = pipeline_logits(model, batch);
+  Tensor logits = pipeline_logits(model, batch);
   if (!logits.defined()) {
     return logits;
   }

@@ -91,7 +91,7 @@ MlflowLog::MlflowLog(const AllConfig& config,
   run_.artifact("config.yaml", resolved_yaml);
 }
 
-MlflowLog::~MlflowLog() { end(telemetry::MlflowStatus::kFailed); }
+MlflowLog::~MlflowLog() { close(telemetry::MlflowStatus::kFailed); }
 
 void MlflowLog::after(FinishedStep& step) {
   const int64_t number = step.record.step;
@@ -137,9 +137,9 @@ void MlflowLog::write() noexcept {
   }
 }
 
-void MlflowLog::finish(telemetry::MlflowStatus status) { end(status); }
+void MlflowLog::finish(telemetry::MlflowStatus status) { close(status); }
 
-void MlflowLog::end(telemetry::MlflowStatus status) noexcept {
+void MlflowLog::close(telemetry::MlflowStatus status) noexcept {
   if (std::exchange(ended_, true)) {
     return;
   }

@@ -43,7 +43,7 @@ class MlflowLog final : public StepObserver {
  private:
   void write() noexcept;
   std::string take_failure();
-  void end(telemetry::MlflowStatus status) noexcept;
+  void close(telemetry::MlflowStatus status) noexcept;
 
   const AllConfig& config_;
   telemetry::MlflowRun run_;

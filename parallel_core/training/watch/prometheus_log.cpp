@@ -84,7 +84,7 @@ PrometheusLog::PrometheusLog(const AllConfig& config,
   }
 }
 
-PrometheusLog::~PrometheusLog() { end(telemetry::RunState::kFailed); }
+PrometheusLog::~PrometheusLog() { close(telemetry::RunState::kFailed); }
 
 // A run that goes on by itself on another host, or beside another one, must not end for its port.
 void PrometheusLog::serve(const TelemetryConfig& config) {
@@ -124,9 +124,9 @@ void PrometheusLog::after(FinishedStep& step) {
   }
 }
 
-void PrometheusLog::finish(telemetry::RunState state) { end(state); }
+void PrometheusLog::finish(telemetry::RunState state) { close(state); }
 
-void PrometheusLog::end(telemetry::RunState state) noexcept {
+void PrometheusLog::close(telemetry::RunState state) noexcept {
   if (std::exchange(ended_, true)) {
     return;
   }

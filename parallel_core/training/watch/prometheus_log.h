@@ -40,7 +40,7 @@ class PrometheusLog final : public StepObserver {
 
  private:
   void serve(const TelemetryConfig& config);
-  void end(telemetry::RunState state) noexcept;
+  void close(telemetry::RunState state) noexcept;
 
   telemetry::SharedMetrics metrics_;
   std::unique_ptr<telemetry::PeriodicFile> file_;  // null: none

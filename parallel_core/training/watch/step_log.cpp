@@ -158,7 +158,7 @@ void StepLog::log_step(const FinishedStep& step) {
   const auto batch = static_cast<double>(step.result.sequences);
   place.samples_per_second = batch / get_world_group().size() / seconds;
   if (flops_ > 0) {
-    const double whole =
+    const auto whole =
         static_cast<double>(global_batch_size(config_, get_data_parallel_world_size()));
     place.teraflops = flops_ * batch / whole / seconds / 1e12;
   }

@@ -54,7 +54,7 @@ TEST(Allocator, LargeFreshBlocksArePagedInByTheTeam) {
     set_num_threads(threads);
     const auto allocator = make_ref<CachingAllocator>();
     const Block block = allocator->allocate(2 * CachingAllocator::kTouchedRequest, kKind);
-    const std::vector<bool> pages = pages_present(block.data, static_cast<size_t>(block.bytes));
+    std::vector<bool> pages = pages_present(block.data, static_cast<size_t>(block.bytes));
     allocator->deallocate(block);
     return pages;
   };
@@ -272,6 +272,7 @@ TEST(Allocator, RefusesNegativeSizes) {
 TEST(Allocator, ThreadsMayShareIt) {
   const auto allocator = make_ref<CachingAllocator>();
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 2000; ++i) {

@@ -14,8 +14,7 @@
 #include "parallel_core/comm/thread_ranks.h"
 #include "tests/message_of.h"
 
-namespace tapestry {
-namespace collective_cost_test {
+namespace tapestry::collective_cost_test {
 namespace {
 
 using Body = std::function<void(ProcessGroup& world)>;
@@ -155,5 +154,4 @@ TEST(MeasureMessages, SaysTheSameOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace collective_cost_test
-}  // namespace tapestry
+}  // namespace tapestry::collective_cost_test

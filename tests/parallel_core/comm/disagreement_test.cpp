@@ -18,8 +18,7 @@
 #include "parallel_core/comm/thread_transport.h"
 #include "tests/message_of.h"
 
-namespace tapestry {
-namespace disagreement_test {
+namespace tapestry::disagreement_test {
 namespace {
 
 using ::testing::AllOf;
@@ -319,5 +318,4 @@ TEST(Failure, LeavesNoMemoryThatOthersRead) {
 }
 
 }  // namespace
-}  // namespace disagreement_test
-}  // namespace tapestry
+}  // namespace tapestry::disagreement_test
