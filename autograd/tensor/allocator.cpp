@@ -97,15 +97,14 @@ void* CachingAllocator::allocate_small(int64_t rounded) {
   return data;
 }
 
-// Freed parameters serve anything: they do not come back. What has been freed of the others will be
-// wanted in the next step.
-Arena& CachingAllocator::arena_for(int64_t rounded, MemoryKind kind) {
+Arena& CachingAllocator::arena_for(MemoryKind kind) {
   const bool lasts = kind == MemoryKind::kParameter || kind == MemoryKind::kOptimizer;
-  return lasts || (!passing_.has_room(rounded) && lasting_.has_room(rounded)) ? lasting_ : passing_;
+  return lasts ? lasting_ : passing_;
 }
 
 void* CachingAllocator::allocate_large(int64_t rounded, MemoryKind kind) {
-  return arena_for(rounded, kind).allocate(rounded);
+  Arena& arena = arena_for(kind);
+  return arena.allocate(rounded, &arena == &lasting_ ? &passing_ : &lasting_);
 }
 
 int64_t CachingAllocator::arena_bytes() const {
@@ -114,7 +113,7 @@ int64_t CachingAllocator::arena_bytes() const {
 
 int64_t CachingAllocator::fresh_bytes(int64_t rounded, MemoryKind kind) {
   if (rounded >= kLargeBlock) {
-    return arena_for(rounded, kind).fresh_bytes(rounded);
+    return arena_for(kind).fresh_bytes(rounded);
   }
   return bins_[static_cast<size_t>(bin_of(rounded))].empty() ? rounded : 0;
 }

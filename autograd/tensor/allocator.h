@@ -36,11 +36,11 @@ std::ostream& operator<<(std::ostream& out, const MemoryStats& stats);
 /// Serves 64-byte aligned blocks: small ones from size bins (eight bins per doubling, so at most an
 /// eighth of a block is slack), those of kLargeBlock and more from an arena on huge pages, in which
 /// a freed block serves any other size. What stays from step to step (parameters, optimizer) has an
-/// arena of its own: between the blocks that come and go it would leave gaps that fit nothing.
-/// Thread safe.
+/// arena of its own: between the blocks that come and go it would leave gaps that fit nothing. What
+/// is freed in one arena serves the other in whole huge pages. Thread safe.
 class CachingAllocator final : public RefCounted {
  public:
-  static constexpr int64_t kLargeBlock = int64_t{1} << 20;       // bytes
+  static constexpr int64_t kLargeBlock = int64_t{1} << 17;       // bytes
   static constexpr int64_t kTouchedRequest = int64_t{4} << 20;   // bytes fresh from the system
   static constexpr int64_t kCheckedRequest = int64_t{64} << 20;  // the same
 
@@ -84,7 +84,7 @@ class CachingAllocator final : public RefCounted {
   Block allocate_untouched(int64_t bytes, MemoryKind kind, int64_t* fresh);
   void* allocate_small(int64_t rounded);
   void* allocate_large(int64_t rounded, MemoryKind kind);
-  Arena& arena_for(int64_t rounded, MemoryKind kind);
+  Arena& arena_for(MemoryKind kind);
   int64_t arena_bytes() const;
   int64_t fresh_bytes(int64_t rounded, MemoryKind kind);
   void make_room(int64_t bytes, int64_t rounded, MemoryKind kind);

@@ -21,6 +21,14 @@ constexpr int64_t kHugePage = int64_t{2} << 20;
 // What all arenas of the process may reserve ahead: half of the 47 bits that it can address. The
 // rest is for files, stacks and everybody else.
 constexpr int64_t kReservable = int64_t{1} << 46;
+// The system has room for 65,530 ranges of addresses in a process, and ends what asks for more.
+constexpr size_t kMostSeams = 16384;
+
+#ifdef MREMAP_DONTUNMAP
+constexpr int kKeepAddresses = MREMAP_DONTUNMAP;
+#else
+constexpr int kKeepAddresses = 4;  // since Linux 5.7; an older one refuses, and moves nothing
+#endif
 
 std::atomic<int64_t>& reserved_by_all() {
   static std::atomic<int64_t> bytes{0};
@@ -36,6 +44,13 @@ int64_t next_region_bytes() {
 }
 
 int64_t rounded_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+uintptr_t page_at(uintptr_t address) {
+  return address / static_cast<uintptr_t>(kHugePage) * static_cast<uintptr_t>(kHugePage);
+}
+uintptr_t page_from(uintptr_t address) {
+  return page_at(address + static_cast<uintptr_t>(kHugePage) - 1);
+}
 
 void* pointer(uintptr_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
@@ -53,6 +68,45 @@ void permit([[maybe_unused]] uintptr_t address, [[maybe_unused]] int64_t bytes) 
 #endif
 }
 
+// Addresses that begin with a huge page; null if there are not so many left.
+void* reserve(int64_t bytes) {
+  const auto whole = static_cast<size_t>(bytes + kHugePage);
+  void* mapped =
+      mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) {
+    return nullptr;
+  }
+  const auto begin = reinterpret_cast<uintptr_t>(mapped);
+  const uintptr_t base = page_from(begin);
+  const uintptr_t end = base + static_cast<uintptr_t>(bytes);
+  if (base > begin) {
+    munmap(mapped, base - begin);
+  }
+  munmap(pointer(end), begin + whole - end);
+  // Advice only: where huge pages are off the blocks work all the same.
+  madvise(pointer(base), static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  return pointer(base);
+}
+
+// The pages of one range of addresses become those of another, which had none; both stay usable.
+bool move_pages(uintptr_t from, uintptr_t to, size_t bytes) {
+  constexpr int kFlags = MREMAP_MAYMOVE | MREMAP_FIXED | kKeepAddresses;
+  if (mremap(pointer(from), bytes, bytes, kFlags, pointer(to)) != MAP_FAILED) {
+    // Changes nothing, but for emulators of user programs, which take the addresses for gone.
+    mprotect(pointer(from), bytes, PROT_READ | PROT_WRITE);
+    return true;
+  }
+  // Where the system failed halfway the addresses are nobody's; else they are still there.
+  constexpr int kThere = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+  void* const again = mmap(pointer(to), bytes, PROT_READ | PROT_WRITE, kThere, -1, 0);
+  if (again == pointer(to)) {
+    madvise(again, bytes, MADV_HUGEPAGE);
+  } else if (again != MAP_FAILED) {  // before Linux 4.17
+    munmap(again, bytes);
+  }
+  return false;
+}
+
 }  // namespace
 
 Arena::~Arena() {
@@ -63,29 +117,93 @@ Arena::~Arena() {
   }
 }
 
-void Arena::insert(Address address, FreeRange range) {
-  free_.emplace(address, range);
-  by_size_.emplace(range.bytes, address);
+void Arena::insert(Address address, int64_t bytes) {
+  free_.emplace(address, bytes);
+  by_size_.emplace(bytes, address);
 }
 
 void Arena::erase(FreeRanges::iterator range) {
-  by_size_.erase({range->second.bytes, range->first});
+  by_size_.erase({range->second, range->first});
   free_.erase(range);
 }
 
-// Cuts a block from the front of a free range. How many of the range's pages are paged in is known,
-// not which: they are taken to be the block's.
-void* Arena::take(FreeRanges::iterator range, int64_t bytes) {
+// Cuts a block from the front of a free range.
+void* Arena::take(FreeRanges::iterator range, int64_t bytes, Arena* lender) {
   const Address address = range->first;
-  const FreeRange whole = range->second;
+  const int64_t whole = range->second;
+  const Address end = address + static_cast<Address>(bytes);
   erase(range);
-  const int64_t resident = std::min(whole.resident, bytes);
-  resident_bytes_ += bytes - resident;
-  if (whole.bytes > bytes) {
-    insert(address + static_cast<Address>(bytes), {whole.bytes - bytes, whole.resident - resident});
+  if (whole > bytes) {
+    insert(end, whole - bytes);
   }
+  page_in(address, end, lender);
   permit(address, bytes);
   return pointer(address);
+}
+
+// Counts all of a block as paged in, which it is when it is used. Of its huge pages without memory,
+// those that can be had from free ranges are.
+void Arena::page_in(Address begin, Address end, Arena* lender) {
+  for (Pages hole = absent_.first_behind(begin); hole.end > 0 && hole.begin < end;
+       hole = absent_.first_behind(hole.end)) {
+    const Pages pages = {std::max(page_from(hole.begin), page_at(begin)),
+                         std::min(page_at(hole.end), page_from(end))};
+    if (pages.begin < pages.end) {
+      const Address filled = fill(pages, *this);
+      if (filled < pages.end && lender != nullptr) {
+        fill({filled, pages.end}, *lender);
+      }
+    }
+  }
+  resident_bytes_ += absent_.erase(begin, end);
+}
+
+// Moves idle pages of the lender to pages without memory; up to where they reach.
+Arena::Address Arena::fill(Pages pages, Arena& lender) {
+  while (pages.begin < pages.end) {
+    const auto idle = lender.idle_pages(static_cast<int64_t>(pages.end - pages.begin));
+    if (!idle) {
+      break;
+    }
+    move_here(*idle, pages.begin, lender);
+    pages.begin += idle->end - idle->begin;
+  }
+  return pages.begin;
+}
+
+// Whole huge pages of a free range, at most so many bytes; those opened last come first, because
+// what lies in front of them is used by more of the blocks that come and go.
+std::optional<Arena::Pages> Arena::idle_pages(int64_t most) const {
+  for (auto range = free_.rbegin(); range != free_.rend(); ++range) {
+    const Address end = page_at(range->first + static_cast<Address>(range->second));
+    Address begin = page_from(range->first);
+    while (begin < end) {
+      const Pages hole = absent_.first_behind(begin);
+      Address reach = hole.end == 0 ? end : std::min(end, page_at(hole.begin));
+      if (begin < reach) {
+        // The system moves what it has not put apart.
+        const auto seam = seams_.upper_bound(begin);
+        reach = seam == seams_.end() ? reach : std::min(reach, *seam);
+        return Pages{begin, std::min(reach, begin + static_cast<Address>(most))};
+      }
+      begin = page_from(hole.end);
+    }
+  }
+  return std::nullopt;
+}
+
+// Where the system does not move pages, it gets those back that would have moved, and the block is
+// paged in anew: that takes longer, and as much memory.
+void Arena::move_here(Pages from, Address to, Arena& lender) {
+  const Address bytes = from.end - from.begin;
+  if (seams_.size() < kMostSeams && move_pages(from.begin, to, bytes)) {
+    seams_.erase(seams_.lower_bound(to), seams_.upper_bound(to + bytes));
+    seams_.insert({to, to + bytes});
+    resident_bytes_ += absent_.erase(to, to + bytes);
+  } else {
+    madvise(pointer(from.begin), bytes, MADV_DONTNEED);
+  }
+  lender.resident_bytes_ -= lender.absent_.insert(from.begin, from.end);
 }
 
 Arena::Region* Arena::region_with_room(int64_t bytes) {
@@ -95,14 +213,12 @@ Arena::Region* Arena::region_with_room(int64_t bytes) {
     }
   }
   const int64_t least = rounded_up(bytes, kHugePage) + kHugePage;
-  for (int64_t size = std::max(next_region_bytes(), least); size >= least; size /= 2) {
-    void* base = mmap(nullptr, static_cast<size_t>(size), PROT_NONE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED) {
+  for (int64_t size = std::max(next_region_bytes(), least); size >= least;
+       size = size / 2 / kHugePage * kHugePage) {
+    void* base = reserve(size);
+    if (base == nullptr) {
       continue;
     }
-    // Advice only: where huge pages are off the blocks work all the same.
-    madvise(base, static_cast<size_t>(size), MADV_HUGEPAGE);
     reserved_by_all() += size;
     const auto begin = reinterpret_cast<Address>(base);
     regions_.push_back({begin, begin, begin + static_cast<Address>(size)});
@@ -111,40 +227,49 @@ Arena::Region* Arena::region_with_room(int64_t bytes) {
   return nullptr;
 }
 
+// The free range that ends where the region's untouched addresses begin.
+std::optional<Arena::FreeRanges::const_iterator> Arena::free_at_top(const Region& region) const {
+  auto last = free_.lower_bound(region.top);
+  if (last == free_.begin()) {
+    return std::nullopt;
+  }
+  last = std::prev(last);
+  const bool is_at_top =
+      last->first >= region.base && last->first + static_cast<Address>(last->second) == region.top;
+  return is_at_top ? std::optional(last) : std::nullopt;
+}
+
 // Opens new addresses, after those of a free range at the top if there is one.
-void* Arena::grow(int64_t bytes) {
+void* Arena::grow(int64_t bytes, Arena* lender) {
   Region* region = region_with_room(bytes);
   if (region == nullptr) {
     return nullptr;
   }
-  FreeRange range = {};
   Address begin = region->top;
-  auto last = free_.lower_bound(region->top);
-  if (last != free_.begin()) {
-    last = std::prev(last);
-    const bool at_top = last->first >= region->base &&
-                        last->first + static_cast<Address>(last->second.bytes) == region->top;
-    if (at_top) {
-      begin = last->first;
-      range = last->second;
-    }
+  const auto last = free_at_top(*region);
+  if (last) {
+    begin = (*last)->first;
   }
-  const int64_t missing = bytes - range.bytes;
-  if (mprotect(pointer(region->top), static_cast<size_t>(missing), PROT_READ | PROT_WRITE) != 0) {
+  // Both ends of a region are those of huge pages.
+  const Address top = page_from(begin + static_cast<Address>(bytes));
+  if (mprotect(pointer(region->top), top - region->top, PROT_READ | PROT_WRITE) != 0) {
     return nullptr;
   }
-  if (range.bytes > 0) {
-    erase(last);
+  if (last) {
+    erase(free_.find(begin));
   }
-  region->top += static_cast<Address>(missing);
-  insert(begin, {bytes, range.resident});
-  return take(free_.find(begin), bytes);
+  absent_.insert(region->top, top);
+  forbid(region->top, static_cast<int64_t>(top - region->top));
+  region->top = top;
+  insert(begin, static_cast<int64_t>(top - begin));
+  return take(free_.find(begin), bytes, lender);
 }
 
 int64_t Arena::fresh_bytes(int64_t bytes) const {
   const auto fit = by_size_.lower_bound({bytes, 0});
-  return fit == by_size_.end() ? bytes
-                               : bytes - std::min(bytes, free_.find(fit->second)->second.resident);
+  return fit == by_size_.end()
+             ? bytes
+             : absent_.count(fit->second, fit->second + static_cast<Address>(bytes));
 }
 
 bool Arena::owns(const void* block) const {
@@ -154,15 +279,14 @@ bool Arena::owns(const void* block) const {
   });
 }
 
-void* Arena::allocate(int64_t bytes) {
+void* Arena::allocate(int64_t bytes, Arena* lender) {
   const auto fit = by_size_.lower_bound({bytes, 0});
-  return fit != by_size_.end() ? take(free_.find(fit->second), bytes) : grow(bytes);
+  return fit != by_size_.end() ? take(free_.find(fit->second), bytes, lender) : grow(bytes, lender);
 }
 
 void Arena::deallocate(void* block, int64_t bytes) noexcept {
   auto address = reinterpret_cast<Address>(block);
   forbid(address, bytes);
-  FreeRange range = {bytes, bytes};
   const auto touches_border = [&](Address border) {
     return std::any_of(regions_.begin(), regions_.end(),
                        [&](const Region& region) { return region.base == border; });
@@ -170,28 +294,25 @@ void Arena::deallocate(void* block, int64_t bytes) noexcept {
   const auto next = free_.lower_bound(address);
   if (next != free_.end() && next->first == address + static_cast<Address>(bytes) &&
       !touches_border(next->first)) {
-    range.bytes += next->second.bytes;
-    range.resident += next->second.resident;
+    bytes += next->second;
     erase(next);
   }
   const auto after = free_.lower_bound(address);
   if (after != free_.begin() && !touches_border(address)) {
     const auto previous = std::prev(after);
-    if (previous->first + static_cast<Address>(previous->second.bytes) == address) {
+    if (previous->first + static_cast<Address>(previous->second) == address) {
       address = previous->first;
-      range.bytes += previous->second.bytes;
-      range.resident += previous->second.resident;
+      bytes += previous->second;
       erase(previous);
     }
   }
-  insert(address, range);
+  insert(address, bytes);
 }
 
 void Arena::release() noexcept {
-  for (auto& [address, range] : free_) {
-    madvise(pointer(address), static_cast<size_t>(range.bytes), MADV_DONTNEED);
-    resident_bytes_ -= range.resident;
-    range.resident = 0;
+  for (const auto& [address, bytes] : free_) {
+    madvise(pointer(address), static_cast<size_t>(bytes), MADV_DONTNEED);
+    resident_bytes_ -= absent_.insert(address, address + static_cast<Address>(bytes));
   }
 }
 
