@@ -11,6 +11,8 @@ if [[ "${1:-}" == -h || "${1:-}" == --help ]]; then  # what stands above
   exit 0
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source-path=SCRIPTDIR source=mpirun_of.sh
+source scripts/mpirun_of.sh
 every=1
 if [[ "${1:-}" == --every ]]; then
   every="$2"
@@ -112,7 +114,10 @@ dump() {
   for setting in "$@"; do
     command+=(--set "$setting")
   done
-  [ "$ranks" = 1 ] || command=(mpirun --oversubscribe -n "$ranks" "${command[@]}")
+  if [ "$ranks" != 1 ]; then
+    mpirun_of "$programs/pretrain_gpt"
+    command=("${mpirun[@]}" -n "$ranks" "${command[@]}")
+  fi
   "${command[@]}" > "$folder/log" 2>&1
 }
 

@@ -30,6 +30,8 @@
 # Each file of a checkpoint is also flipped in a bit, cut, emptied and removed: going on refuses by its name.
 set -uo pipefail
 self="${BASH_SOURCE[0]}"
+# shellcheck source-path=SCRIPTDIR source=mpirun_of.sh
+source "$(dirname "$self")/mpirun_of.sh"
 usage() { sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$self"; }
 
 wrong() {
@@ -62,7 +64,8 @@ train() { # STEPS [NAME=VALUE...]
   local command=("$PRETRAIN" --config_path run.yaml --set training_config.training_iters="$1") name
   shift
   if [[ "$RUN" == ranks ]]; then
-    timeout 120 mpirun --oversubscribe -n 2 env "$@" "${command[@]}"
+    mpirun_of "$PRETRAIN"
+    timeout 120 "${mpirun[@]}" -n 2 env "$@" "${command[@]}"
   else
     env "$@" timeout 60 "${command[@]}"
   fi

@@ -33,6 +33,8 @@ if [[ "${1:-}" == -h || "${1:-}" == --help ]]; then
   exit 0
 fi
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+# shellcheck source-path=SCRIPTDIR source=mpirun_of.sh
+source "$root/scripts/mpirun_of.sh"
 wrong() {
   echo "torture.sh: $*; --help shows the options" >&2
   exit 2
@@ -179,8 +181,9 @@ launch() {
   if ((processes > 1)); then
     # Killed ranks leave files for the memory that they share: not outside the folder.
     mkdir -p "$work/mpi"
-    launcher=(mpirun --oversubscribe --bind-to none --mca orte_tmpdir_base "$work/mpi"
-      --mca btl_vader_backing_directory "$work/mpi" -n "$processes")
+    mpirun_of "$programs/pretrain_gpt"
+    launcher=("${mpirun[@]}" -n "$processes")
+    [[ $mpi == mpich ]] || launcher+=(--mca orte_tmpdir_base "$work/mpi" --mca btl_vader_backing_directory "$work/mpi")
     ((EUID != 0)) || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   fi
   setsid "${launcher[@]}" "$programs/pretrain_gpt" --config_path "$config" "${user_set[@]}" "$@" \

@@ -158,6 +158,14 @@ make_clone() {
   wrap "$scratch/programs/cmake" "$(command -v cmake)" '" --build "*'
   wrap "$scratch/programs/ctest" "$(command -v ctest)"
   stand_in dpkg-query 'echo -n installed'
+  # The launcher asks which MPI a program is linked with: the program, not the script that wraps it.
+  # shellcheck disable=SC2016  # expanded when it runs
+  stand_in ldd 'for file; do :; done
+[[ "$(head -c 2 "$file" | tr -d "\0")" != "#!" ]] || file="$(sed -n "s/^exec '"'\\(.*\\)'"' \"\${kept.*/\\1/p" "$file")"
+exec '"$(command -v ldd)"' "$file"'
+  if grep -q '^TAPESTRY_MPI:.*=mpich' "$binary_dir/CMakeCache.txt"; then  # whose mpirun the pages mean
+    stand_in mpirun "exec '$binary_dir/tests/mpich/mpirun' \"\$@\""
+  fi
   PATH="$scratch/programs:$build/examples/gpt:$build/bench:$clone/examples/gpt:$clone/bench:$PATH"
 }
 

@@ -1,18 +1,12 @@
 # Test `install_consumer`: installs the build into a scratch prefix, builds the projects beside this
 # file against it, and runs them.
 #
-#   cmake -DBUILD=build-folder -DSCRATCH=folder -DCXX=compiler -DCOMPONENTS=built -P install_test.cmake
+#   cmake -DBUILD=build-folder -DSCRATCH=folder -DCXX=compiler -DCOMPONENTS=built -DMPI=openmpi
+#     -DMPIEXEC=program -P install_test.cmake
 cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/without_packages.cmake")
-
-function(run)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE text ERROR_VARIABLE text)
-  if(NOT result EQUAL 0)
-    list(JOIN ARGN " " command)
-    message(FATAL_ERROR "${command}\n${text}")
-  endif()
-  set(text "${text}" PARENT_SCOPE)
-endfunction()
+include("${CMAKE_CURRENT_LIST_DIR}/consume_ranks.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/../../cmake/TapestryMpi.cmake")
 
 file(REMOVE_RECURSE "${SCRATCH}")
 run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${SCRATCH}/prefix")
@@ -47,8 +41,10 @@ expect_refused(nn "Tapestry's component 'nn' needs libraries that were not found
 apt-get install libeigen3-dev" -DCMAKE_DISABLE_FIND_PACKAGE_Eigen3=ON)
 if("parallel_core" IN_LIST COMPONENTS)
   consume(. build)
+  consume_ranks("${SCRATCH}/build_ranks" "${SCRATCH}/prefix" "${CXX}" "${MPI}" "${MPIEXEC}")
+  tapestry_mpi_package("${MPI}" mpi_package)
   expect_refused("optim,parallel_core" "Tapestry's component 'parallel_core' needs libraries that were \
-not found. Install them: apt-get install pkg-config libsentencepiece-dev libpcre2-dev libutf8proc-dev libopenmpi-dev libyaml-cpp-dev libspdlog-dev" ${WITHOUT_PACKAGES})
+not found. Install them: apt-get install pkg-config libsentencepiece-dev libpcre2-dev libutf8proc-dev ${mpi_package} libyaml-cpp-dev libspdlog-dev" ${WITHOUT_PACKAGES})
 else()
   expect_refused(parallel_core "This Tapestry was built without the component 'parallel_core'")
 endif()

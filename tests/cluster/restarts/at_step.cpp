@@ -42,6 +42,7 @@ void run(const char* program, const std::string& step) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): the C library's are reserved
 extern "C" ssize_t write(int descriptor, const void* bytes, size_t size) {
   static const auto real =
       reinterpret_cast<ssize_t (*)(int, const void*, size_t)>(::dlsym(RTLD_NEXT, "write"));

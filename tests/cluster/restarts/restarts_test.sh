@@ -69,9 +69,10 @@ SH
 # Leaves its number where AT_STEP's programs find it, and what its scenario wants before the first step.
 cat >program <<SH
 #!/usr/bin/env bash
-if [[ -n "\${OMPI_COMM_WORLD_RANK:-}" ]]; then
-  echo \$\$ >"pid_\$OMPI_COMM_WORLD_RANK"
-  [[ ! -x ./before ]] || ./before "\$OMPI_COMM_WORLD_RANK" || exit
+rank="\${OMPI_COMM_WORLD_RANK:-\${PMI_RANK:-}}"
+if [[ -n "\$rank" ]]; then
+  echo \$\$ >"pid_\$rank"
+  [[ ! -x ./before ]] || ./before "\$rank" || exit
   [[ ! -x ./at ]] || export LD_PRELOAD="$library" AT_STEP="\$PWD/at"
 fi
 exec -a pretrain_gpt "$program" "\$@"

@@ -27,6 +27,8 @@ function(tapestry_mpich_tests)
     tapestry_autograd_ops)
   tapestry_use_precompiled(tapestry_comm_mpich tapestry_std_headers)
   tapestry_steers(tapestry_comm_mpich)
+  # Objects of the names that they have in the library, where they take the places of those.
+  set_target_properties(tapestry_comm_mpich PROPERTIES UNITY_BUILD OFF)
 
   tapestry_mpich_program(test.parallel_core.mpich OF test.parallel_core.mpi
     LIBS tapestry_parallel_core GTest::gmock)
@@ -39,6 +41,13 @@ function(tapestry_mpich_tests)
     bash "${CMAKE_CURRENT_SOURCE_DIR}/parallel_core/mpi/failures_test.sh" "${mpirun}"
     $<TARGET_FILE:test.misbehave.mpich>)
   set(tests parallel_core.mpich.2 parallel_core.mpich.4 parallel_core.mpich.failures)
+  if(TAPESTRY_INSTALL)
+    add_test(NAME install_consumer.mpich COMMAND ${CMAKE_COMMAND} "-DBUILD=${PROJECT_BINARY_DIR}"
+      "-DSCRATCH=${CMAKE_CURRENT_BINARY_DIR}/install_consumer.mpich" "-DCXX=${CMAKE_CXX_COMPILER}"
+      "-DAR=${CMAKE_AR}" "-DOBJECTS=$<JOIN:$<TARGET_OBJECTS:tapestry_comm_mpich>,$<COMMA>>" "-DMPIEXEC=${mpirun}"
+      -P "${CMAKE_CURRENT_SOURCE_DIR}/install/mpich_package_test.cmake")
+    list(APPEND tests install_consumer.mpich)
+  endif()
   if(TARGET pretrain_gpt)
     tapestry_mpich_program(pretrain_gpt.mpich OF pretrain_gpt LIBS tapestry_command_line
       tapestry_pretrain_command tapestry_diagnosis_autopsy)

@@ -26,9 +26,18 @@ std::string path_of(int descriptor) {
   return {path, size > 0 ? static_cast<size_t>(size) : 0};
 }
 
+// As Open MPI, MPICH or Slurm says it.
+std::string own_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"}) {
+    if (std::string rank = variable(name); !rank.empty()) {
+      return rank;
+    }
+  }
+  return variable("SLURM_PROCID");
+}
+
 bool is_slow(const std::string& path) {
-  const std::string of_mpirun = variable("OMPI_COMM_WORLD_RANK");
-  const std::string rank = (of_mpirun.empty() ? variable("SLURM_PROCID") : of_mpirun) + ":";
+  const std::string rank = own_rank() + ":";
   std::string rest = variable("SLOW_DISK");
   while (!rest.empty()) {
     const std::string entry = rest.substr(0, rest.find(';'));
@@ -42,6 +51,7 @@ bool is_slow(const std::string& path) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): the C library's are reserved
 extern "C" int fsync(int descriptor) {
   static const auto real = reinterpret_cast<int (*)(int)>(::dlsym(RTLD_NEXT, "fsync"));
   const std::string path = path_of(descriptor);
