@@ -56,9 +56,8 @@ TEST(TelemetryConfig, WhatIsRefused) {
       {"mlflow_experiment=\"a\\x01\"", "control characters"},
       {"mlflow_log_interval=0", "mlflow_log_interval"}};
   for (const auto& [key, text] : rows) {
-    EXPECT_THAT(message_of<ValueError>([&] { telemetry_config({concat("telemetry.", key)}); }),
-                Says(text))
-        << key;
+    const std::string override = concat("telemetry.", key);
+    EXPECT_THAT(message_of<ValueError>([&] { telemetry_config({override}); }), Says(text)) << key;
   }
 }
 

@@ -151,7 +151,7 @@ TEST(MemoryEstimate, Kinds) {
   const auto states = [&](std::vector<std::string> keys) {
     keys.insert(keys.begin(), sgd[1]);
     const MemoryEstimate e = estimate_memory(preset("124M", keys));
-    return static_cast<double>(e.optimizer) / static_cast<double>(e.parameters / 4);
+    return static_cast<double>(e.optimizer) / (static_cast<double>(e.parameters) / 4);
   };
   const std::string type = "optimizer_config.optimizer_type=";
   EXPECT_EQ(states({type + "Lion"}), 4);

@@ -12,8 +12,7 @@
 #include "parallel_core/comm/thread_ranks.h"
 #include "tests/parallel_core/small_model.h"
 
-namespace tapestry {
-namespace equal_configurations_test {
+namespace tapestry::equal_configurations_test {
 namespace {
 
 using ::testing::Each;
@@ -51,5 +50,4 @@ TEST(EqualConfigurations, ThreadsMayDiffer) {
 }
 
 }  // namespace
-}  // namespace equal_configurations_test
-}  // namespace tapestry
+}  // namespace tapestry::equal_configurations_test

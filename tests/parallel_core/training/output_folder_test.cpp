@@ -12,8 +12,7 @@
 #include "tests/says.h"
 #include "tests/temp_dir.h"
 
-namespace tapestry {
-namespace output_folder_test {
+namespace tapestry::output_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -420,5 +419,4 @@ TEST_F(OutputFolderTest, NobodyElsewhereIsReplaced) {
 }
 
 }  // namespace
-}  // namespace output_folder_test
-}  // namespace tapestry
+}  // namespace tapestry::output_folder_test

@@ -10,8 +10,7 @@
 #include "parallel_core/comm/thread_ranks.h"
 #include "tests/temp_dir.h"
 
-namespace tapestry {
-namespace placement_test {
+namespace tapestry::placement_test {
 namespace {
 
 using data::TempDir;
@@ -142,5 +141,4 @@ TEST(PlacementWarnings, MoreThreadsThanCores) {
 }
 
 }  // namespace
-}  // namespace placement_test
-}  // namespace tapestry
+}  // namespace tapestry::placement_test
