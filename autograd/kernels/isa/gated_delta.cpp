@@ -302,8 +302,9 @@ class Chunk {
       const C length = sqrt(dot(keys(), row, row) + static_cast<C>(p_.eps));
       factors[t] = t < count_ ? C(1) / length : C(0);
       const C by = factors[t] * factor;
+      const int64_t n = keys();
       TAPESTRY_VECTOR_LOOP
-      for (int64_t i = 0; i < keys(); ++i) {
+      for (int64_t i = 0; i < n; ++i) {
         row[i] *= by;
       }
     }
@@ -402,8 +403,9 @@ class Chunk {
       const C e = e_[t];
       C* y = y_.row(t);
       const C* z = z_.row(t);
+      const int64_t n = padded_columns();
       TAPESTRY_VECTOR_LOOP
-      for (int64_t j = 0; j < padded_columns(); ++j) {
+      for (int64_t j = 0; j < n; ++j) {
         y[j] -= e * z[j];
       }
     }
@@ -748,8 +750,9 @@ class BackwardUnit : Chunk<T> {
       const C* y = y_of.row(t);
       const C along = dot(this->keys(), y, dy) / scale;
       const C factor = factors[t];
+      const int64_t n = this->keys();
       TAPESTRY_VECTOR_LOOP
-      for (int64_t i = 0; i < this->keys(); ++i) {
+      for (int64_t i = 0; i < n; ++i) {
         dy[i] = factor * (scale * dy[i] - y[i] * along);
       }
       store_row(p_.key_dim, dy, gradient_row(t) + column);
