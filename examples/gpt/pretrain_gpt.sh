@@ -152,11 +152,13 @@ if [[ $alone == true ]]; then
 fi
 
 # Which MPI the program is linked with: sets `mpi`, and `mpirun`, which starts its ranks. That of the
-# other one would start as many jobs of one rank. Debian's alternatives may name either.
+# other one would start as many jobs of one rank. Debian's alternatives may name either. What is asked
+# has said all before it is looked at: a pipe that grep -q closes early would be a failure.
 find_mpirun() {
-  local name names=(mpirun mpirun.openmpi) package=openmpi-bin sign="Open MPI|OpenRTE"
+  local name names=(mpirun mpirun.openmpi) package=openmpi-bin sign="Open MPI|OpenRTE" said
   mpi=openmpi
-  if ldd "$program" 2>/dev/null | grep -qE 'libmpich|libmpi\.so\.12'; then
+  said="$(ldd "$program" 2>/dev/null)" || true # of a script nothing
+  if [[ "$said" =~ libmpich|libmpi\.so\.12 ]]; then
     mpi=mpich
     names=(mpirun.mpich mpiexec.hydra mpirun)
     package=mpich
@@ -164,7 +166,9 @@ find_mpirun() {
   fi
   for name in "${names[@]}"; do
     mpirun="$name"
-    ! command -v "$name" >/dev/null || ! "$name" --version 2>&1 | grep -qE "$sign" || return 0
+    command -v "$name" >/dev/null || continue
+    said="$("$name" --version 2>&1)" || true
+    [[ ! "$said" =~ $sign ]] || return 0
   done
   die "mpirun of $mpi, with which $program is built, is missing: apt-get install $package"
 }
