@@ -404,6 +404,8 @@ run_ranks() {
   done
   job=""
   ((code != 255)) || code=1 # MPICH's mpiexec, ended as it cannot reach a host
+  # MPICH gives the signal that has ended a rank without the 128 that others add: it was SIGUSR1.
+  [[ $mpi == openmpi ]] || ((signals == 0 || code != 10)) || code=$((128 + code))
   if ((signals > 0 && code > 128)); then
     code=$((128 + signal)) # a second one ends the ranks at once, as does one while they start
     echo "pretrain_gpt.sh: ended by SIG$(kill -l "$signal")" >&2
