@@ -128,6 +128,18 @@ set(CPACK_PRE_BUILD_SCRIPTS "${debian}/prepare.cmake")
 set(CPACK_TAPESTRY_DEBIAN "${debian}")
 set(CPACK_TAPESTRY_STRIP "${CMAKE_STRIP}")
 set(CPACK_TAPESTRY_RPATH "${TAPESTRY_OPENBLAS_DIR}")
+if(CMAKE_CROSSCOMPILING)
+  # The libraries lie below a folder here and in / where the package is installed. dpkg-shlibdeps is told
+  # where they are, and which package each belongs to by a database of that folder: see check.cmake and
+  # scripts/aarch64.sh, which makes it.
+  foreach(folder IN LISTS CMAKE_FIND_ROOT_PATH)
+    string(REGEX REPLACE "^${folder}/" "/" CPACK_TAPESTRY_RPATH "${CPACK_TAPESTRY_RPATH}")
+    set(CPACK_TAPESTRY_DPKG_DATABASE "${folder}/dpkg")
+    set(libraries "${folder}/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}")
+    list(APPEND CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS "${libraries}/openblas-openmp" "${libraries}"
+      "${folder}/lib/${CMAKE_LIBRARY_ARCHITECTURE}")
+  endforeach()
+endif()
 if(PROJECT_IS_TOP_LEVEL)
   include(CPack)
   # Without the tests and benchmarks that `all` has.

@@ -4,12 +4,14 @@
 # that apt knows into a folder of its own, so that the machine's packages stay as they are. May be run
 # again: what is there is used.
 #
-#   scripts/aarch64.sh [--root DIR] [--build DIR] [--programs] [ctest argument...]
+#   scripts/aarch64.sh [--root DIR] [--build DIR] [--programs | --package] [ctest argument...]
 #
 # DIR of --root (default build/aarch64-root) takes the libraries, 750 MB; that of --build (default
 # build/aarch64) the build. Builds the autograd library and its tests, and runs these, or those that the
 # ctest arguments choose. With --programs: all programs, and trains a small model with them, under qemu
-# and here, in exact mode, which must give the same hashes. Emulation is some ten to twenty times slower
+# and here, in exact mode, which must give the same hashes. With --package, besides: Debian packages for
+# arm64, into DIR of --build; lintian looks at them, where it is installed, and the model is trained by the
+# programs of the package, installed into a folder of its own. Emulation is some ten to twenty times slower
 # than the machine itself. Exits as ctest does; with 1 where hashes differ, with 2 where something is
 # missing.
 set -euo pipefail
@@ -24,20 +26,24 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 arm_root="$root/build/aarch64-root"
 arm_build="$root/build/aarch64"
 programs=false
+package=false
 while (($# > 0)); do
   case "$1" in
     --root) arm_root="$(realpath -m "${2:?--root needs a folder}")"; shift 2 ;;
     --build) arm_build="$(realpath -m "${2:?--build needs a folder}")"; shift 2 ;;
     --programs) programs=true; shift ;;
+    --package) programs=true; package=true; shift ;;
     *) break ;;
   esac
 done
 (($# > 0)) || set -- -R '^autograd'
 
-readonly tools=(cmake ninja-build g++-aarch64-linux-gnu qemu-user-static)
+tools=(cmake ninja-build g++-aarch64-linux-gnu qemu-user-static)
+[[ $package == false ]] || tools+=(dpkg-dev file)
+readonly tools
 # What the whole project needs, but for its programs, which are the machine's own.
 mapfile -t libraries < <(grep -E '^(lib|nlohmann)' "$root/packages.txt" && printf '%s\n' libgomp1 libstdc++6)
-readonly libraries
+readonly libraries database="$arm_root/dpkg"
 
 # apt with lists, cache and database below $1, for arm64 alone.
 arm_apt() {
@@ -63,10 +69,33 @@ SCRIPT
   chmod +x "$arm_root/mpicxx"
 }
 
+# Begins a database of dpkg's below the root, for record_package.
+start_database() {
+  mkdir -p "$database/info" "$database/updates" "$database/triggers"
+  : >"$database/status"
+  echo 1 >"$database/info/format"
+  printf '%s\n' "$(dpkg --print-architecture)" arm64 >"$database/arch"
+}
+
+# record_package FILE SCRATCH: enters the package as installed, its files where they lie here. From that
+# dpkg-shlibdeps knows which package a library is of, and dpkg what is there to depend on.
+record_package() {
+  local name file
+  name="$(dpkg-deb -f "$1" Package)"
+  [[ "$(dpkg-deb -f "$1" Multi-Arch)" != same ]] || name+=:arm64
+  rm -rf "$2"
+  dpkg-deb -e "$1" "$2"
+  for file in symbols shlibs; do
+    [[ ! -f "$2/$file" ]] || cp "$2/$file" "$database/info/$name.$file"
+  done
+  dpkg-deb --fsys-tarfile "$1" | tar -t | sed "s|^\.||; s|/$||; s|^|$arm_root|" >"$database/info/$name.list"
+  { dpkg-deb -f "$1" | sed '1a Status: install ok installed' && echo; } >>"$database/status"
+}
+
 # Unpacks the libraries and what they depend on. A mark that names them says that they are all there.
 make_root() {
   local -r mark="$arm_root/.complete" state="$arm_root/.apt"
-  if [[ -f "$mark" && "$(<"$mark")" == "${libraries[*]}" ]]; then
+  if [[ -f "$mark" && -d "$database" && "$(<"$mark")" == "${libraries[*]}" ]]; then
     return
   fi
   rm -rf "$arm_root"
@@ -76,9 +105,11 @@ make_root() {
     ! arm_apt "$state" install -y --download-only --no-install-recommends "${libraries[@]}"; then
     fail 2 "the arm64 packages could not be fetched: ${libraries[*]}"
   fi
-  local package
-  for package in "$state"/cache/archives/*.deb; do
-    dpkg-deb -x "$package" "$arm_root"
+  start_database
+  local deb
+  for deb in "$state"/cache/archives/*.deb; do
+    dpkg-deb -x "$deb" "$arm_root"
+    record_package "$deb" "$state/control"
   done
   # qemu looks for libraries below the root only where links do not lead out of it.
   if [[ ! -e "$arm_root/lib/ld-linux-aarch64.so.1" ]]; then
@@ -108,6 +139,14 @@ train() {
     --set dataset_config.batch_size=2
 }
 
+# compare_hashes NAME: those of that run are those of the run here.
+compare_hashes() {
+  if ! cmp "$arm_build"/trained/{"$1",here}/hashes.jsonl; then
+    fail 1 "a run in exact mode has other hashes on aarch64: $arm_build/trained"
+  fi
+  echo "six steps in exact mode have the same hashes on aarch64 and here ($1)"
+}
+
 # build_programs: those of ARM, and one of this machine, which train alike.
 build_programs() {
   local -r program=examples/gpt/pretrain_gpt
@@ -115,10 +154,29 @@ build_programs() {
   set_up "Building here" pretrain_gpt
   train aarch64 qemu-aarch64-static -L "$arm_root" "$arm_build/$program"
   train here "$build/$program"
-  if ! cmp "$arm_build"/trained/{aarch64,here}/hashes.jsonl; then
-    fail 1 "a run in exact mode has other hashes on aarch64: $arm_build/trained"
+  compare_hashes aarch64
+}
+
+# build_package: Debian packages, and a training with what they install. dpkg installs one only where all
+# that it depends on is there.
+build_package() {
+  local -r installed="$arm_build/installed" own_database="$arm_build/dpkg"
+  rm -f "$arm_build"/*.deb
+  cmake --build "$arm_build" -j "$(build_jobs)" --target packages
+  if command -v lintian >/dev/null; then
+    bash "$root/tests/packaging/lintian_test.sh" "$root" "$arm_build"
+  else
+    echo "lintian is not installed: the packages were not looked at"
   fi
-  echo "six steps in exact mode have the same hashes on aarch64 and here"
+  rm -rf "$installed" "$own_database"
+  mkdir -p "$installed"
+  cp -r "$database" "$own_database"
+  local as_root=()
+  ((EUID == 0)) || as_root=(unshare --map-root-user)
+  "${as_root[@]}" dpkg --instdir="$installed" --admindir="$own_database" -i "$arm_build"/tapestry_*_arm64.deb
+  train package qemu-aarch64-static -L "$arm_root" "$installed/usr/bin/pretrain_gpt"
+  compare_hashes package
+  ls -l "$arm_build"/*.deb
 }
 
 components=(-DTAPESTRY_COMPONENTS=autograd -DTAPESTRY_BUILD_EXAMPLES=OFF)
@@ -130,6 +188,7 @@ cmake -S "$root" -B "$arm_build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
   "${components[@]}"
 if [[ $programs == true ]]; then
   build_programs
+  [[ $package == false ]] || build_package
   exit
 fi
 cmake --build "$arm_build" -j "$(build_jobs)"

@@ -12,6 +12,8 @@ unrunnable apt_get 'apt-get install ./tapestry_0.1.0_amd64.deb bible-kjv' \
   'installs packages, as root; the test packages.root does so in a root of its own' known_packages bible-kjv
 unrunnable apt_get_download 'apt-get install --download-only ./tapestry_0.1.0_amd64.deb bible-kjv' \
   'needs a package and root; the test packages.root does so' known_packages bible-kjv
+unrunnable aarch64_package 'bash scripts/aarch64.sh --package' \
+  'fetches a cross compiler, compiles everything and runs under qemu' bash scripts/aarch64.sh --help
 runs 'cmake --build build/release --target programs'
 # From the build that there is; the clone's has no programs.
 runs 'cmake --install build/release --component programs --prefix DIR' build/release="$binary_dir" DIR="$scratch/prefix"
