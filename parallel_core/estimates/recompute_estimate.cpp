@@ -351,7 +351,9 @@ LayerCost layer_cost(const AllConfig& config,
       cost.kept += policy.keeps_gathered(norm) ? s.tokens * s.hidden * s.activation : 0;
     }
   }
-  cost.transient += s.rows * s.ffn * s.activation;  // of the MLP, between its products
+  if (!needed[static_cast<size_t>(LayerOp::kActivation)]) {
+    cost.transient += s.rows * s.ffn * s.activation;  // of the MLP, between its products
+  }
   return cost;
 }
 

@@ -16,6 +16,7 @@
 #include "parallel_core/estimates/state_estimate.h"
 #include "parallel_core/estimates/step_memory.h"
 #include "parallel_core/estimates/trained_share.h"
+#include "parallel_core/estimates/update_memory.h"
 #include "parallel_core/precision.h"
 
 namespace tapestry {
@@ -26,9 +27,13 @@ namespace {
 // where there are several processes; and buffers of files that are written and read back.
 constexpr int64_t kProgram = int64_t{28} << 20;
 constexpr int64_t kMessages = int64_t{11} << 20;
-constexpr double kSaving = 24 << 20;
-// Between blocks: small ones of sizes that are not asked for again, ends of huge pages.
-constexpr double kRemnants = 16 << 20;
+constexpr double kSaving = 16 << 20;
+// Between blocks: small ones of sizes that are not asked for again, and parts of huge pages of
+// which a block has another part. There are more of these the more comes and goes, and where pieces
+// of gradients and weights do.
+constexpr double kRemnants = 8 << 20;
+constexpr double kRemnantsOfPieces = 8 << 20;
+constexpr double kShareOfRemnants = 1.0 / 128;
 
 // What a stage keeps for backward passes at its peak.
 struct InFlight {
@@ -178,7 +183,7 @@ class StageEstimate {
     if (model_.lora.use_lora) {
       estimate_.parameter_count += static_cast<int64_t>(trained_.adapters);
       estimate_adapter_states(config_, count, quantizable_elements(model_, layers_, shares_),
-                              trained_, estimate_);
+                              special_elements().looked_up, trained_, estimate_);
     } else {
       estimate_states(config_, count, special_elements(), estimate_);
     }
@@ -186,6 +191,7 @@ class StageEstimate {
       const int64_t expert_ranks =
           ranks_ * shares_.tensor / (shares_.expert * shares_.expert_tensor);
       share_out(config_, ranks_, at_least_one(expert_ranks), estimate_);
+      estimate_.optimizer += bytes_of(muon_moments_of_one());
     }
     if (model_.lora.use_lora) {
       const bool deferred =
@@ -195,6 +201,21 @@ class StageEstimate {
     } else {
       estimate_checkpoints(config_, count, ranks_, estimate_);
     }
+  }
+
+  // Of Muon, pieces of the tables and the head have two moments, all else has one. z1 and z2 cut
+  // what follows one another, so that one rank may have more of these than its share.
+  double muon_moments_of_one() const {
+    const OptimizerConfig& o = config_.optimizer_config;
+    const int level = zero_level(config_);
+    if (o.optimizer_type != "Muon" || model_.lora.use_lora || level < 1 || level > 2) {
+      return 0;
+    }
+    const double of_adamw =
+        std::max(0.0, d(estimate_.parameter_count) - special_elements().of_layers);
+    const double moments = d(size_of(o.exp_avg_dtype) + size_of(o.exp_avg_sq_dtype));
+    return std::max(0.0, moments - 4) *
+           (std::min(own_parameters(), of_adamw) - of_adamw / d(ranks_));
   }
 
   SpecialElements special_elements() const {
@@ -403,6 +424,41 @@ class StageEstimate {
                    : 0;
   }
 
+  // Without z2 and z3 all buckets are summed at once, and each has its messages.
+  double in_all_reductions() const {
+    if (ranks_ == 1 || zero_level(config_) >= 2 || model_.lora.use_lora) {
+      return 0;
+    }
+    const double least = d(bucket_size(config_, ranks_));
+    double bucket = 0;
+    double bytes = 0;
+    const auto close = [&] {
+      bytes += std::min(in_messages(ranks_), 4 * std::exchange(bucket, 0.0));
+    };
+    const auto add = [&](double elements) {
+      bucket += elements;
+      if (bucket >= least) {
+        close();
+      }
+    };
+    for (const AlikeLayers& some : layers_) {
+      const std::map<std::string, double> modules = module_elements(some.layer);
+      for (int64_t layer = 0; layer < some.count; ++layer) {
+        for (const auto& [name, elements] : modules) {
+          add(elements);
+        }
+      }
+    }
+    if (stage_.pre_process()) {
+      add(table_elements());
+    }
+    if (stage_.post_process()) {
+      add(table_elements());
+    }
+    close();
+    return bytes;
+  }
+
   // With z3: what is gathered of weights, the last two that were used.
   double gathered(double first, double second) const {
     if (ranks_ == 1 || zero_level(config_) < 3 || model_.lora.use_lora) {
@@ -411,16 +467,30 @@ class StageEstimate {
     return (first + second) * d(size_of(model_.compute_dtype));
   }
 
-  double largest_in_layer(int64_t layer) const {
+  // Of the parameters of a layer that are matrices, by module.
+  std::map<std::string, double> module_elements(int64_t layer) const {
     std::map<std::string, double> sizes;
-    double most = 0;
     for (const ModelMatrix& matrix : layer_matrices(model_, layer)) {
       const double copies = matrix.experts > 0 ? d(matrix.experts / shares_.expert) : 1.0;
       // The two parameters of the experts are in one module.
       const bool down = matrix.experts > 0 && matrix.role == MatrixRole::kDown;
-      double& size = sizes[matrix.module + (down ? ".down" : "")];
-      size += copies * weight_elements(matrix, shares_);
-      most = std::max(most, size);
+      sizes[matrix.module + (down ? ".down" : "")] += copies * weight_elements(matrix, shares_);
+    }
+    return sizes;
+  }
+
+  double largest_in_layer(int64_t layer) const {
+    double most = 0;
+    for (const auto& [name, elements] : module_elements(layer)) {
+      most = std::max(most, elements);
+    }
+    return most;
+  }
+
+  double largest_in_layers() const {
+    double most = 0;
+    for (const AlikeLayers& some : layers_) {
+      most = std::max(most, largest_in_layer(some.layer));
     }
     return most;
   }
@@ -435,21 +505,78 @@ class StageEstimate {
     return gathered(largest, largest);
   }
 
+  // Of the backward pass of a layer with attention and one MLP, beside all that it has kept and
+  // what is made again: the most of the products of the MLP, where its activation is there as well;
+  // its activation, which reads what it was made of and writes as much; and attention, before which
+  // that has gone.
+  double dense_workspace(int64_t layer) const {
+    const LayerWidths widths = layer_widths(model_, layer, shares_);
+    const double per_width = tokens_ * element_;
+    const double hidden = per_width * d(model_.hidden_size);
+    // The residual sum's gradient, where the block has another one.
+    const bool apart = norms_outputs(model_, layer) || model_.hidden_dropout > 0 ||
+                       precision_of(model_).residual != model_.compute_dtype;
+    const double sum =
+        apart ? tokens_ * d(model_.hidden_size) * d(size_of(precision_of(model_).residual)) : 0;
+    const double ffn = per_width * d(widths.ffn);
+    const double up = ffn * d(widths.gates);
+    const double mixer = 2 * per_width * d(widths.queries + widths.keys + widths.values);
+    const double packs = packed_in(widths);
+    const bool reads_input = model_.hidden_act != "relu";
+    return sum + std::max({hidden + ffn + packs, hidden + up,
+                           3 * hidden + packs - (reads_input ? ffn : 0),
+                           2 * hidden + mixer + packs - ffn - (reads_input ? up : 0)});
+  }
+
+  // The same of a layer of experts, whose rows are on their way twice.
+  double experts_workspace(int64_t layer) const {
+    const LayerWidths widths = layer_widths(model_, layer, shares_);
+    const double per_width = tokens_ * element_;
+    const double hidden = per_width * d(model_.hidden_size);
+    const double rows = element_ * tokens_ * d(model_.moe.moe_router_topk) * load_ *
+                        d(shares_.expert_tensor) / d(shares_.tensor);
+    const double moved = hidden + 2 * rows * d(model_.hidden_size);
+    const double ffn = rows * d(widths.expert_ffn);
+    const double up = ffn * d(widths.gates);
+    const double shared = per_width * d(widths.shared_ffn) * d(widths.gates + 1);
+    const double mixer = 2 * per_width * d(widths.queries + widths.keys + widths.values);
+    const double packs = packed_in(widths);
+    return std::max({moved + shared + ffn + packs, moved + shared + up,
+                     moved + rows * d(model_.hidden_size) + up + packs - ffn,
+                     2 * hidden + mixer + packs - ffn});
+  }
+
+  double packed_in(const LayerWidths& widths) const {
+    return packed(
+        std::max(d(widths.ffn * widths.gates), d(widths.queries + widths.keys + widths.values)),
+        tokens_);
+  }
+
+  // Attention and an MLP or experts, and nothing beside.
+  bool is_plain(int64_t layer) const {
+    return mixer_kind(model_, layer) == MixerKind::kAttention && !model_.moe.moe_beside_dense &&
+           cp_ == 1 && !model_.hyper_connections.enabled && !model_.multi_latent_attention &&
+           !has_parallel_blocks(model_, layer) && model_.per_layer_embedding_size == 0;
+  }
+
+  double backward_workspace(int64_t layer) const {
+    if (!is_plain(layer)) {
+      return workspace_of(layer) + packed_in(layer_widths(model_, layer, shares_));
+    }
+    return is_moe_layer(model_, layer) ? experts_workspace(layer) : dense_workspace(layer);
+  }
+
   LayerMemory layer_memory(int64_t layer) const {
     const LayerCost cost = layer_cost(config_, RecomputePolicy(), layer, load_);
     const int64_t experts = model_.moe.num_experts / shares_.expert;
     const ModelPart part = {.layers = {{layer, 1}}, .pre_process = false, .post_process = false};
-    const LayerWidths widths = layer_widths(model_, layer, shares_);
     const double largest = largest_in_layer(layer);
     const bool trains = !model_.lora.use_lora;
     return {
         .kept = cost.kept,
         .transient = cost.transient + gathered_in(layer),
         .workspace =
-            workspace_of(layer) + in_messages(shares_.tensor) +
-            packed(std::max(d(widths.ffn * widths.gates),
-                            d(widths.queries + widths.keys + widths.values)),
-                   tokens_) +
+            backward_workspace(layer) + in_messages(shares_.tensor) +
             (trains ? gradient_beside(largest) + in_buckets(largest) + in_reductions() : 0),
         .gradients =
             trains ? gradient_size() * count_parameters(model_, part, shares_, experts).all() : 0};
@@ -501,10 +628,11 @@ class StageEstimate {
       const bool exact = config_.training_config.exact;
       head.gradient = trains ? (exact ? 8 : 4) * elements : 0;
       head.is_given = exact || gradient_size() == 4;
+      head.less = trains ? head.gradient - gradient_size() * elements : 0;
       head.forward = logits + packed(d(model_.vocab_size), chunk) + page;
       head.kept = 4 * tokens_ * hidden;
-      head.backward = tokens_ * hidden * (4 + (element_ < 4 ? element_ : 0)) +
-                      (trains ? in_buckets(elements) : 0);
+      head.backward = tokens_ * hidden * (4 + (element_ < 4 ? element_ : 0)) + page +
+                      (trains ? in_buckets(elements) + in_reductions() : 0);
     } else if (fused) {
       head.forward = logits + page;
       head.backward = logits + tokens_ * hidden * element_ + beside +
@@ -556,7 +684,7 @@ class StageEstimate {
       step.head_is_first = !model_.untie_embeddings_and_output_weights && stage_.pre_process();
       step.evaluation = evaluation();
     }
-    double known = step.has_head ? step.head.gradient : 0;
+    double known = step.has_head ? step.head.gradient - step.head.less : 0;
     for (const ChunkMemory& chunk : step.chunks) {
       for (const LayerMemory& layer : chunk.layers) {
         known += layer.gradients;
@@ -565,39 +693,77 @@ class StageEstimate {
     ChunkMemory& first = step.chunks.front();
     first.first_gradients = std::max(0.0, step.gradients - known);
     if (stage_.pre_process() && !model_.lora.use_lora) {
-      // Where the sum is not in float32, a table of gradients and the one in which it is added up.
+      // Where the sum is not in float32, a table of gradients; and of a tied one what the head has
+      // made with the loss, or what waits to be updated.
       const OptimizerConfig& o = config_.optimizer_config;
       const bool beside = o.main_grads_dtype != kFloat32 || o.optimizer_in_backward;
-      first.first_workspace =
-          (beside ? 2 * d(size_of(model_.params_dtype)) * table_elements() : 0) +
-          in_buckets(table_elements());
+      const bool waits = step.head_is_first && (step.head.in_forward || o.optimizer_in_backward);
+      const double size = waits ? std::max(4.0, 2 * d(size_of(model_.params_dtype))) : 4.0;
+      first.first_workspace = (beside ? size * table_elements() : 0) + in_buckets(table_elements());
     }
+    step.reduction = in_all_reductions();
     step.update = update_workspace();
     // And of a parameter that is stored in parts its values.
-    step.saving =
-        kSaving + (config_.optimizer_config.store_param_remainders ? 2 * 4 * table_elements() : 0);
+    step.saving = kSaving + (config_.optimizer_config.store_param_remainders
+                                 ? 4 * std::max(table_elements(), largest_in_layers())
+                                 : 0);
     return step;
   }
 
-  // Muon's products of one matrix: its direction, the next one, and a power of it.
-  double update_workspace() const {
-    constexpr double kMatrices = 3;
-    const std::string& type = config_.optimizer_config.optimizer_type;
-    if (type == "Adafactor" || type == "Came") {
-      // Sums of the tiles of all matrices: 0.3 to 1.3 bytes of a parameter, as measured.
-      constexpr double kOfTiles = 1.4;
-      return kOfTiles * (model_.lora.use_lora ? trained_.trained() : own_parameters());
-    }
-    if (type != "Muon" || model_.lora.use_lora) {
-      return 0;
-    }
-    double most = 0;
+  // The matrices of the stage's layers, those of experts or all others.
+  std::vector<UpdatedMatrices> updated_matrices(bool of_experts) const {
+    std::vector<UpdatedMatrices> matrices;
+    const auto add = [&](const ModelMatrix& matrix, double layers, double together) {
+      if (matrix.shape.size() == 2 && (matrix.experts > 0) == of_experts) {
+        const double copies = matrix.experts > 0 ? d(matrix.experts / shares_.expert) : 1;
+        matrices.push_back({.rows = d(matrix.shape[0]),
+                            .columns = d(matrix.shape[1]),
+                            .count = layers * copies,
+                            .rows_together = together});
+      }
+    };
     for (const AlikeLayers& some : layers_) {
       for (const ModelMatrix& matrix : layer_matrices(model_, some.layer)) {
-        most = std::max(most, weight_elements(matrix));
+        const bool in_groups = matrix.role == MatrixRole::kQuery ||
+                               matrix.role == MatrixRole::kKey || matrix.role == MatrixRole::kValue;
+        add(matrix, d(some.count), in_groups ? d(matrix.unit) : d(matrix.shape[0]));
       }
     }
-    return kMatrices * 4 * most;
+    return matrices;
+  }
+
+  MatrixHolders holders(bool of_experts) const {
+    const int64_t slices = of_experts ? shares_.expert_tensor : shares_.tensor;
+    const int64_t all = ranks_ * shares_.tensor / (of_experts ? shares_.expert : 1);
+    return {.slices = slices,
+            .copies = at_least_one(all / slices),
+            .in_pieces = ranks_ > 1 && zero_level(config_) >= 1};
+  }
+
+  double update_workspace() const {
+    const std::string& type = config_.optimizer_config.optimizer_type;
+    const bool factored = type == "Adafactor" || type == "Came";
+    if (model_.lora.use_lora || (type != "Muon" && !factored)) {
+      return 0;
+    }
+    const std::vector<UpdatedMatrices> experts = updated_matrices(true);
+    std::vector<UpdatedMatrices> others = updated_matrices(false);
+    if (!factored) {
+      const MuonNeeds needs = {.half_products = kernels::has_native_gemm(kBFloat16),
+                               .packed = packed(1024, 2048),
+                               .messages = in_messages(ranks_ * shares_.tensor)};
+      return std::max(muon_workspace(experts, holders(true), needs),
+                      muon_workspace(others, holders(false), needs));
+    }
+    for (const ModelMatrix& matrix : matrices_before_layers(model_)) {
+      if (matrix.shape.size() == 2) {
+        others.push_back({.rows = d(matrix.shape[0]),
+                          .columns = d(matrix.shape[1]),
+                          .count = stage_.pre_process() && stage_.post_process() ? 2.0 : 1.0,
+                          .rows_together = d(matrix.shape[0])});
+      }
+    }
+    return factored_workspace(experts, holders(true)) + factored_workspace(others, holders(false));
   }
 
   // Evaluations make all logits of a micro-batch at once.
@@ -634,35 +800,6 @@ class StageEstimate {
     return own_parameters() * size + whole + d(estimate_.optimizer);
   }
 
-  // Free memory may lie in pieces that are smaller than the block that is wanted: of a layer's
-  // largest gradient where it takes room that activations have left, of what is gathered and
-  // reduced of the largest parameter where that comes and goes. With one micro-batch none of the
-  // room that activations leave may fit: then gradients lie beside it, as if it were not free.
-  double unused(GradientPlaces places, double not_at_once) const {
-    double largest = 0;
-    for (const AlikeLayers& some : layers_) {
-      largest = std::max(largest, largest_in_layer(some.layer));
-    }
-    const int level = ranks_ > 1 && !model_.lora.use_lora ? zero_level(config_) : 0;
-    if (level >= 2) {
-      largest = std::max(largest, table_elements());
-      return kRemnants + (level == 2 ? in_buckets(largest) : gradient_size() * largest) +
-             gathered(largest, 0);
-    }
-    if (places != GradientPlaces::kOnDemand) {
-      return kRemnants;
-    }
-    const bool one = config_.dataset_config.micro_batch_num == 1;
-    // Of the table a gradient in float32 stands beside a sum of 16 bits.
-    const bool has_table = stage_.pre_process() || stage_.post_process();
-    // Logits that are whole come again with each micro-batch.
-    const bool whole_logits = stage_.post_process() && !fuses_head_and_loss(model_);
-    const double block =
-        std::max({gradient_size() * largest, has_table ? gradient_beside(table_elements()) : 0,
-                  whole_logits ? d(estimate_.logits) : 0});
-    return kRemnants + block + (one ? std::max(0.0, not_at_once) : 0);
-  }
-
   void add_peak() {
     const StepMemory step = step_memory();
     const StepPeak peak = most_at_once(step);
@@ -677,7 +814,9 @@ class StageEstimate {
     estimate_.not_at_once =
         static_cast<int64_t>(std::clamp(kinds - lasting() - peak.bytes, -4e18, 4e18));
     estimate_.process = kProgram + (processes_ > 1 ? kMessages : 0);
-    estimate_.unused = bytes_of(unused(step.places, d(estimate_.not_at_once)));
+    const bool in_pieces = ranks_ > 1 && zero_level(config_) >= 2 && !model_.lora.use_lora;
+    estimate_.unused =
+        bytes_of(kRemnants + (in_pieces ? kRemnantsOfPieces : 0) + kShareOfRemnants * peak.bytes);
     estimate_.start += estimate_.process;
   }
 

@@ -82,6 +82,7 @@ double quantizable_elements(const TransformerConfig& model,
 void estimate_adapter_states(const AllConfig& config,
                              double base,
                              double quantizable,
+                             double looked_up,
                              const TrainedShare& share,
                              MemoryEstimate& estimate) {
   const TransformerConfig& model = config.model_config;
@@ -99,7 +100,7 @@ void estimate_adapter_states(const AllConfig& config,
                                   bytes_of(quantizable * less)});
     }
   }
-  const double copied = (model.compute_dtype != model.params_dtype ? floating : 0) +
+  const double copied = (model.compute_dtype != model.params_dtype ? floating - looked_up : 0) +
                         (model.compute_dtype != kFloat32 ? share.adapters : 0);
   estimate.weight_copies = bytes_of(copied * compute);
   const DType sums = config.training_config.exact ? kFloat64 : o.main_grads_dtype;

@@ -32,10 +32,11 @@ void estimate_states(const AllConfig& config,
                      MemoryEstimate& estimate);
 
 /// The same where adapters are trained beside a frozen base, `quantizable` of whose parameters may
-/// be blocks.
+/// be blocks, and of which `looked_up` are in tables that no product reads.
 void estimate_adapter_states(const AllConfig& config,
                              double base,
                              double quantizable,
+                             double looked_up,
                              const TrainedShare& share,
                              MemoryEstimate& estimate);
 

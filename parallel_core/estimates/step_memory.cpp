@@ -28,7 +28,7 @@ class StepWalk {
                     : forward(static_cast<size_t>(pass.chunk));
     }
     const double left = step_.places == GradientPlaces::kOneByOne ? 0 : step_.gradients;
-    take(left + std::max(step_.update, step_.saving));
+    take(left + std::max({step_.reduction, step_.update, step_.saving}));
     take(left + step_.evaluation);
     for (const ChunkMemory& chunk : step_.chunks) {
       for (const LayerMemory& layer : chunk.layers) {
@@ -65,7 +65,7 @@ class StepWalk {
     const bool is_new = step_.places == GradientPlaces::kOnDemand && !has_gradients_.back();
     const double beside = head.in_forward && !(is_new && head.is_given) ? head.gradient : 0;
     if (is_new) {
-      now_gradients_ += head.gradient;
+      now_gradients_ += head.gradient - head.less;
     }
     const double own =
         step_.places == GradientPlaces::kOneByOne && !head.in_forward ? head.gradient : beside;

@@ -31,6 +31,7 @@ struct HeadMemory {
   double backward = 0;   ///< and while its backward pass runs
   double reduction = 0;  ///< then, without what was kept: while its gradient is summed over ranks
   double gradient = 0;   ///< of its weight
+  double less = 0;       ///< that this takes where it is the sum of gradients
   bool in_forward = false;  ///< that gradient is made in the forward pass
   bool is_given = false;    ///< and becomes the sum of gradients, where there was none
 };
@@ -52,6 +53,7 @@ struct StepMemory {
                                ///< complete at the end of the backward pass
   GradientPlaces places = GradientPlaces::kOnDemand;
   double gradients = 0;   ///< all that the rank has at the end of the step
+  double reduction = 0;   ///< messages of sums over ranks after the last backward pass
   double update = 0;      ///< temporaries of the update
   double saving = 0;      ///< and of a checkpoint that is written then
   double evaluation = 0;  ///< of a forward pass for an evaluation; 0: there is none

@@ -42,6 +42,16 @@ TEST(StepMemory, LaterMicroBatchesFindAllGradients) {
   EXPECT_EQ(most_at_once(step).bytes, 1500 + 2 * 10 + 1 + 2 + 300 + 50);
 }
 
+// A head's gradient in float32 becomes part of a sum of 16 bits.
+TEST(StepMemory, ASumMayTakeLessThanAGradient) {
+  StepMemory step = two_layers();
+  step.pipeline.micro_batches = 2;
+  const double all = most_at_once(step).bytes;
+  step.head.less = 150;
+  step.gradients -= 150;
+  EXPECT_EQ(most_at_once(step).bytes, all - 150);
+}
+
 TEST(StepMemory, OneGradientAtATime) {
   StepMemory step = two_layers();
   step.places = GradientPlaces::kOneByOne;
