@@ -15,7 +15,7 @@ namespace tapestry::planning {
 namespace {
 
 // Steps that a measurement has at least, with what goes before them.
-constexpr double kLeastSteps = 6;
+constexpr double kLeastSteps = 12;
 constexpr double kShareOfMemory = 0.7;
 constexpr int64_t kMostThreadRanks = 16;
 
@@ -44,6 +44,25 @@ int64_t ranks_at_once(int64_t ranks_of_share, const Hosts& hosts) {
 
 }  // namespace
 
+std::optional<PartTimes> MeasuredCosts::parts(const ShareModel& share,
+                                              int at_once,
+                                              double turns,
+                                              int threads) {
+  const std::string key = concat(at_once, " x ", threads, " threads: ", share.key);
+  auto found = costs_.parts.find(key);
+  if (found == costs_.parts.end()) {
+    if (!has_room(share, at_once, turns)) {
+      return std::nullopt;
+    }
+    const double start = observer_clock();
+    found = costs_.parts.emplace(key, measure_parts(share, {.ranks = at_once, .threads = threads}))
+                .first;
+    seconds_ -= observer_clock() - start;
+    ++measured_;
+  }
+  return found->second;
+}
+
 std::optional<ModelTimes> MeasuredCosts::times(const Layout& layout,
                                                const Hosts& hosts,
                                                int threads) {
@@ -54,20 +73,18 @@ std::optional<ModelTimes> MeasuredCosts::times(const Layout& layout,
       return std::nullopt;
     }
     const double turns = std::max(1.0, at_once / hosts.cores);
-    const std::string key = concat(at_once, " x ", threads, " threads: ", share.key);
-    auto found = costs_.parts.find(key);
-    if (found == costs_.parts.end()) {
-      if (!has_room(share, at_once, turns)) {
-        return std::nullopt;
-      }
-      const double start = observer_clock();
-      found =
-          costs_.parts.emplace(key, measure_parts(share, {.ranks = at_once, .threads = threads}))
-              .first;
-      seconds_ -= observer_clock() - start;
-      ++measured_;
+    const std::optional<PartTimes> all = parts(share, at_once, turns, threads);
+    if (!all) {
+      return std::nullopt;
     }
-    return measured_times(layout, share, found->second, turns);
+    // While other stages wait one has the cores to itself.
+    const auto own = static_cast<int>(share.ranks());
+    if (own > 1 && own < at_once && turns > 1 && own <= hosts.cores) {
+      if (const std::optional<PartTimes> alone = parts(share, own, 1, threads)) {
+        return measured_times(layout, share, *all, turns, *alone);
+      }
+    }
+    return measured_times(layout, share, *all, turns);
   } catch (const Error&) {  // a share that is no model by itself
     return std::nullopt;
   }

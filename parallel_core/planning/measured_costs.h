@@ -35,6 +35,7 @@ class MeasuredCosts {
 
  private:
   bool has_room(const ShareModel& share, int at_once, double turns) const;
+  std::optional<PartTimes> parts(const ShareModel& share, int at_once, double turns, int threads);
 
   MachineCosts costs_;
   MachineSpeed speed_;

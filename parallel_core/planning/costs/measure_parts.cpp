@@ -112,58 +112,36 @@ PartTimes mean_over(ProcessGroup& world, const PartTimes& own) {
   return mean;
 }
 
-// Some steps one after the other; the mean of the faster half: what else runs on the machine only
-// adds. Where ranks share cores a part of a step, be it short, may be interrupted or not, so that
-// its median would say nothing.
-class Round {
- public:
-  Round(ProcessGroup& world, ShareRun& run, int64_t steps, double micro_batches) {
-    std::vector<PartTimes> times;
-    for (int64_t step = 0; step < steps; ++step) {
-      world.barrier();
-      times.push_back(mean_over(world, run.step()));
-    }
-    std::sort(times.begin(), times.end(), [&](const PartTimes& a, const PartTimes& b) {
-      return a.step(micro_batches) < b.step(micro_batches);
-    });
-    const auto half = (times.size() + 1) / 2;
-    for (size_t step = 0; step < half; ++step) {
-      mean_ += times[step];
-    }
-    mean_ *= 1.0 / static_cast<double>(half);
-    seconds_ = mean_.step(micro_batches);
-  }
+double step_of(const PartTimes& times, const ShareModel& share) {
+  return times.step(static_cast<double>(share.config.dataset_config.micro_batch_num));
+}
 
-  const PartTimes& mean() const { return mean_; }
-  double seconds() const { return seconds_; }
-
- private:
-  PartTimes mean_;
-  double seconds_ = 0;
-};
-
-// Rounds until the two fastest agree.
-PartTimes measure_rounds(ProcessGroup& world,
-                         ShareRun& run,
-                         const ShareModel& share,
-                         const Measuring& measuring) {
-  constexpr int kMostRounds = 5;
-  constexpr double kAgree = 1.04;
+// Some steps one after the other; the mean of the middle half of them. Where ranks share cores a
+// part of a step, be it short, may be interrupted or not, so that its own median would say nothing.
+PartTimes measure_steps(ProcessGroup& world,
+                        ShareRun& run,
+                        const ShareModel& share,
+                        const Measuring& measuring) {
   world.barrier();
   const double start = observer_clock();
   run.step();
   const double once = sum_over(world, observer_clock() - start) / world.size();
-  const auto wanted = static_cast<int64_t>(measuring.seconds / 2 / once);
-  const int64_t steps = std::clamp<int64_t>(wanted, 3, 15);
-  const auto micro_batches = static_cast<double>(share.config.dataset_config.micro_batch_num);
-  std::vector<Round> rounds;
-  while (rounds.size() < 2 ||
-         (rounds.size() < kMostRounds && rounds[1].seconds() > kAgree * rounds[0].seconds())) {
-    rounds.emplace_back(world, run, steps, micro_batches);
-    std::sort(rounds.begin(), rounds.end(),
-              [](const Round& a, const Round& b) { return a.seconds() < b.seconds(); });
+  const auto steps = std::clamp<int64_t>(static_cast<int64_t>(measuring.seconds / 2 / once), 4, 15);
+  std::vector<PartTimes> times;
+  for (int64_t step = 0; step < steps; ++step) {
+    world.barrier();
+    times.push_back(mean_over(world, run.step()));
   }
-  return rounds.front().mean();
+  std::sort(times.begin(), times.end(), [&](const PartTimes& a, const PartTimes& b) {
+    return step_of(a, share) < step_of(b, share);
+  });
+  const size_t quarter = times.size() / 4;
+  PartTimes mean;
+  for (size_t step = quarter; step < times.size() - quarter; ++step) {
+    mean += times[step];
+  }
+  mean *= 1.0 / static_cast<double>(times.size() - 2 * quarter);
+  return mean;
 }
 
 // Shares that run at the same time: the first is measured, the others compute until it is done.
@@ -225,7 +203,7 @@ class SharesAtOnce {
       begin(index);
       if (index == 0) {
         begun_.wait();
-        const PartTimes times = measure_rounds(*world, run, share_, measuring_);
+        const PartTimes times = measure_steps(*world, run, share_, measuring_);
         if (world->rank() == 0) {
           found_ = times;
         }
@@ -248,13 +226,8 @@ class SharesAtOnce {
   std::exception_ptr error_;
 };
 
-}  // namespace
-
-PartTimes measure_parts(const ShareModel& share, const Measuring& measuring) {
-  const auto count = static_cast<int>(share.ranks());
-  check<ValueError>(measuring.ranks % count == 0, "measure_parts: shares of ", count, " ranks on ",
-                    measuring.ranks, "; expected a multiple");
-  const int shares = measuring.ranks / count;
+PartTimes measure_once(const ShareModel& share, const Measuring& measuring) {
+  const int shares = measuring.ranks / static_cast<int>(share.ranks());
   SharesAtOnce all(share, measuring, shares);
   std::vector<std::thread> others;
   for (int index = 1; index < shares; ++index) {
@@ -274,6 +247,24 @@ PartTimes measure_parts(const ShareModel& share, const Measuring& measuring) {
     other.join();
   }
   return all.result();
+}
+
+}  // namespace
+
+PartTimes measure_parts(const ShareModel& share, const Measuring& measuring) {
+  constexpr size_t kMost = 5;
+  constexpr double kAgree = 1.04;
+  check<ValueError>(measuring.ranks % share.ranks() == 0, "measure_parts: shares of ",
+                    share.ranks(), " ranks on ", measuring.ranks, "; expected a multiple");
+  std::vector<PartTimes> found;
+  const auto seconds = [&](size_t i) { return step_of(found[i], share); };
+  while (found.size() < 2 || (found.size() < kMost && seconds(1) > kAgree * seconds(0))) {
+    found.push_back(measure_once(share, measuring));
+    std::sort(found.begin(), found.end(), [&](const PartTimes& a, const PartTimes& b) {
+      return step_of(a, share) < step_of(b, share);
+    });
+  }
+  return found.front();
 }
 
 }  // namespace tapestry::planning

@@ -83,4 +83,26 @@ ModelTimes measured_times(const Layout& layout,
   return times;
 }
 
+ModelTimes measured_times(const Layout& layout,
+                          const ShareModel& share,
+                          const PartTimes& parts,
+                          double turns,
+                          const PartTimes& alone) {
+  ModelTimes times = measured_times(layout, share, alone, 1);
+  const ModelTimes crowded = measured_times(layout, share, parts, turns);
+  times.update_per_parameter = crowded.update_per_parameter;
+  times.fixed = crowded.fixed;
+  const auto passes = [](const ModelTimes& of) {
+    double sum = of.before.both() + of.after.both();
+    for (const PassTime& layer : of.layers) {
+      sum += layer.both();
+    }
+    return sum;
+  };
+  // Ranks that never waited would take `turns` times as long.
+  times.crowding =
+      std::clamp((passes(crowded) * turns / passes(times) - 1) / (turns - 1), 0.0, 1.5);
+  return times;
+}
+
 }  // namespace tapestry::planning

@@ -18,6 +18,7 @@ struct ModelTimes {
   PassTime after;                ///< last norm, head and loss, layers that predict further tokens
   double update_per_parameter = 0;  ///< of a step: gradient norm and optimizer
   double fixed = 0;                 ///< of a step, whatever the model
+  double crowding = 1;              ///< as PipelineWorkload::crowding
   /// Whether these are the times of ranks that exchange what tensor, context and expert parallelism
   /// exchanges.
   bool has_messages_of_layers = false;
@@ -31,10 +32,18 @@ struct ModelTimes {
 ModelTimes estimated_times(const Layout& layout, const MachineSpeed& speed);
 
 /// From what the share of one of its stages has taken (measure_parts), where `turns` ranks shared
-/// each core.
+/// each core, as all ranks of a host do.
 ModelTimes measured_times(const Layout& layout,
                           const ShareModel& share,
                           const PartTimes& parts,
                           double turns);
+
+/// The same, whose stages by themselves have a core for each rank: passes are those of one stage
+/// `alone`, slower by what has been lost where all ranks ran.
+ModelTimes measured_times(const Layout& layout,
+                          const ShareModel& share,
+                          const PartTimes& parts,
+                          double turns,
+                          const PartTimes& alone);
 
 }  // namespace tapestry::planning

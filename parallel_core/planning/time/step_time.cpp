@@ -245,6 +245,7 @@ StepTime step_time(const Layout& layout,
       .message = communication.message(),
       .ranks_of_stage = std::max<int64_t>(1, layout.ranks_of_stage() / hosts.count),
       .cores = hosts.cores,
+      .crowding = times.crowding,
   };
   for (size_t stage = 0; stage < sending.size() && !times.has_messages_of_layers; ++stage) {
     for (size_t chunk = 0; chunk < sending[stage].size(); ++chunk) {

@@ -226,5 +226,25 @@ TEST(MeasuredTimes, PutThePartsOfLayoutsTogether) {
   EXPECT_FALSE(alone.has_messages_of_data);
 }
 
+TEST(MeasuredTimes, OfStagesThatHaveTheCoresToThemselvesForAWhile) {
+  const AllConfig config = planned_config();
+  const Layout layout =
+      make_layout(config, {.tensor = 2, .pipeline = 2, .micro_batch = 2}, kept_batch(config, 1))
+          .layout;
+  PartTimes crowded;
+  crowded.layers.assign(3, {15, 30});
+  crowded.update = 40;
+  crowded.parameters = 10;
+  PartTimes alone;
+  alone.layers.assign(3, {10, 20});
+  alone.update = 20;
+  alone.parameters = 10;
+  const ModelTimes times =
+      measured_times(layout, share_model(layout, /*has_all_copies=*/true), crowded, 2, alone);
+  EXPECT_DOUBLE_EQ(times.layers[0].backward, 20);
+  EXPECT_DOUBLE_EQ(times.update_per_parameter, 2);
+  EXPECT_DOUBLE_EQ(times.crowding, 0.5);  // half as long again, where twice as long would be all
+}
+
 }  // namespace
 }  // namespace tapestry::planning
