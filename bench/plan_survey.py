@@ -113,7 +113,7 @@ def run(command, **more):
     return done.stdout
 
 
-def measured_ms(config, ranks, options, settings=()):
+def median_ms(config, ranks, options, settings=()):
     """Median step of a run."""
     output = options.work / "output"
     shutil.rmtree(output, ignore_errors=True)
@@ -129,14 +129,47 @@ def measured_ms(config, ranks, options, settings=()):
     return statistics.median(times[min(3, len(times) // 3) :])
 
 
-def planned(config, ranks, options, *more):
+def busy_seconds():
+    """Processor time that anybody has used, and that of this script and what it has run."""
+    with open("/proc/stat") as file:
+        user, nice, system, _, _, *interrupts = map(int, file.readline().split()[1:9])
+    own = os.times()
+    return ((user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK"),
+            own.user + own.system + own.children_user + own.children_system)
+
+
+def quiet_ms(config, ranks, options, settings=()):
+    """Median step of a run beside which nothing else has run; of some, the one with the least."""
+    least = None
+    for _ in range(4):
+        start, (all_before, own_before) = time.monotonic(), busy_seconds()
+        took = median_ms(config, ranks, options, settings)
+        all_after, own_after = busy_seconds()
+        others = (all_after - all_before) - (own_after - own_before)
+        others /= os.cpu_count() * (time.monotonic() - start)
+        if least is None or others < least[0]:
+            least = (others, took)
+        if others < 0.03:
+            break
+    return least[1]
+
+
+def measured(config, ranks, options):
+    """What some runs have taken. The fastest counts, as what else runs on the machine only adds."""
+    runs = [quiet_ms(config, ranks, options) for _ in range(options.runs)]
+    return {"runs": runs, "ms": min(runs)}
+
+
+def planned(config, ranks, options, table, *more):
     """Rows of the plan's table."""
-    table = options.work / "table.csv"
-    table.unlink(missing_ok=True)
     run(
         [str(options.programs / "pretrain_gpt"), "--config_path", str(config), "--plan", str(ranks),
          "--table", str(table), *more]
     )
+    return rows_of(table)
+
+
+def rows_of(table):
     with open(table, newline="") as file:
         return list(csv.DictReader(file))
 
@@ -160,10 +193,10 @@ def survey_times(options):
         config.write_text(configuration(model, parallel, data, options, options.work / "output"))
         line = {"number": number, "ranks": ranks, "model": model, "parallel": parallel, "data": data}
         try:
-            row = planned(config, ranks, options, "--as_configured")[0]
+            row = planned(config, ranks, options, options.work / "table.csv", "--as_configured")[0]
             line["predicted"] = {name: row[name] for name in row if name.endswith("_ms")}
             line["layout"] = row["layout"]
-            line["ms"] = measured_ms(config, ranks, options)
+            line.update(measured(config, ranks, options))
             line["ratio"] = float(row["step_ms"]) / line["ms"]
             print(f"{number}: {line['layout']}: predicted {float(row['step_ms']):.1f} ms, took "
                   f"{line['ms']:.1f} ms: {line['ratio']:.2f}", flush=True)
@@ -175,11 +208,23 @@ def survey_times(options):
     report_times(options)
 
 
+def spread_text(runs_of_each):
+    """How much runs of the same configuration differ."""
+    spreads = sorted(max(runs) / min(runs) - 1 for runs in runs_of_each if len(runs) > 1)
+    if not spreads:
+        return ""
+    above = sum(spread > 0.2 for spread in spreads)
+    return (f"; runs of one configuration differ by {statistics.median(spreads):.1%} (median) to "
+            f"{spreads[-1]:.0%}, {above} of {len(spreads)} by more than 20 %")
+
+
 def report_times(options):
-    ratios = sorted(line["ratio"] for line in known_lines(options.out) if "ratio" in line)
+    lines = [line for line in known_lines(options.out) if "ratio" in line]
+    ratios = sorted(line["ratio"] for line in lines)
     inside = sum(1 / 1.2 <= ratio <= 1.2 for ratio in ratios)
-    print(f"{len(ratios)} runs: {inside} within 20 %, median {statistics.median(ratios):.2f}, "
-          f"{ratios[0]:.2f} to {ratios[-1]:.2f}")
+    print(f"{len(ratios)} runs: {inside} within 20 %, {sum(ratio > 1.2 for ratio in ratios)} above, "
+          f"{sum(ratio < 1 / 1.2 for ratio in ratios)} below; median {statistics.median(ratios):.2f}, "
+          f"{ratios[0]:.2f} to {ratios[-1]:.2f}{spread_text([line['runs'] for line in lines])}")
 
 
 def survey_choice(options):
@@ -189,26 +234,36 @@ def survey_choice(options):
     data = {"batch_size": 1, "micro_batch_num": 16}
     config = options.work / "choice.yaml"
     config.write_text(configuration(model, {"data_parallel_size": 1}, data, options, options.work / "output"))
-    rows = [row for row in planned(config, 4, options) if row["fits"] == "yes"]
-    others = draw.sample(rows[1:], min(options.layouts - 1, len(rows) - 1))
-    known = {line["layout"]: line for line in known_lines(options.out)}
+    table = options.work / f"choice_{options.seed}.csv"  # the first plan counts, not a later one
+    rows = rows_of(table) if table.exists() else planned(config, 4, options, table)
+    rows = [row for row in rows if row["fits"] == "yes"]
+    chosen = [rows[0]] + draw.sample(rows[1:], min(options.layouts - 1, len(rows) - 1))
     end = time.monotonic() + options.limit
-    for row in [rows[0]] + others:
-        if row["layout"] in known:
-            continue
-        if time.monotonic() > end:
-            return
-        took = measured_ms(config, 4, options, row["settings"].split())
-        line = {"layout": row["layout"], "predicted": float(row["step_ms"]), "ms": took,
-                "first": row is rows[0]}
-        print(json.dumps(line), flush=True)
-        with open(options.out, "a") as out:
-            out.write(json.dumps(line) + "\n")
-    lines = known_lines(options.out)
-    first = next(line for line in lines if line["first"])
-    best = min(lines, key=lambda line: line["ms"])
-    print(f"first choice {first['layout']}: {first['ms']:.1f} ms; best of {len(lines)}: "
-          f"{best['layout']}: {best['ms']:.1f} ms; {first['ms'] / best['ms'] - 1:.1%} slower")
+    for turn in range(options.runs):  # all layouts one after the other, as the machine may change
+        known = {line["layout"] for line in known_lines(options.out) if line["run"] == turn}
+        for row in chosen:
+            if row["layout"] in known:
+                continue
+            if time.monotonic() > end:
+                return
+            took = quiet_ms(config, 4, options, row["settings"].split())
+            line = {"layout": row["layout"], "run": turn, "predicted": float(row["step_ms"]), "ms": took,
+                    "first": row is rows[0]}
+            print(json.dumps(line), flush=True)
+            with open(options.out, "a") as out:
+                out.write(json.dumps(line) + "\n")
+    report_choice(known_lines(options.out))
+
+
+def report_choice(lines):
+    runs = {}
+    for line in lines:
+        runs.setdefault(line["layout"], []).append(line["ms"])
+    first = next(line["layout"] for line in lines if line["first"])
+    took = {layout: min(times) for layout, times in runs.items()}
+    best = min(took, key=took.get)
+    print(f"first choice {first}: {took[first]:.1f} ms; best of {len(took)}: {best}: {took[best]:.1f} ms; "
+          f"{took[first] / took[best] - 1:.1%} slower{spread_text(runs.values())}")
 
 
 def main():
@@ -218,6 +273,7 @@ def main():
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--layouts", type=int, default=24)
     parser.add_argument("--steps", type=int, default=20, help="of a run")
+    parser.add_argument("--runs", type=int, default=2, help="of each configuration")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds after which no run begins")
     parser.add_argument("--programs", type=pathlib.Path, default=PROGRAMS)
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("plan_survey"))

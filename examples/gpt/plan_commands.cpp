@@ -138,13 +138,11 @@ planning::Plan planned(const po::variables_map& arguments, const AllConfig& conf
   planning::Plan plan = arguments.count("as_configured") != 0
                             ? plan_as_configured(config, asked, estimated, messages)
                             : make_plan(config, asked, estimated, messages);
-  const int64_t on_host = (plan.ranks + asked.hosts - 1) / asked.hosts;
-  const auto at_once =
-      static_cast<int>(std::min(on_host, std::max<int64_t>(1, asked.cores / plan.threads)));
+  const planning::Hosts hosts = planning::hosts_of(config, asked, plan.ranks);
   refine(
       plan, kWorthMeasuring,
       [&](const planning::Layout& layout) {
-        return costs.times(layout, at_once, static_cast<int>(plan.threads));
+        return costs.times(layout, hosts, static_cast<int>(plan.threads));
       },
       messages);
   if (costs.measured() > 0) {

@@ -1,18 +1,16 @@
 #include "parallel_core/comm/mpi_transport.h"
 
 #include <mpi.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <deque>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/comm/polling_transport.h"
 
 namespace tapestry {
 
@@ -161,17 +159,7 @@ class MpiTransport final : public Transport {
     return transfer;
   }
 
-  // A rank per core polls; what shares its core gets it at once. After a while it also lets the
-  // core rest.
-  void pause(double idle_seconds) override {
-    constexpr double kBusy = 2e-3;
-    constexpr auto kRest = std::chrono::microseconds(50);
-    if (idle_seconds < kBusy) {
-      sched_yield();
-    } else {
-      std::this_thread::sleep_for(kRest);
-    }
-  }
+  void pause(double idle_seconds) override { rest_between_looks(idle_seconds); }
 
  private:
   struct Incoming {

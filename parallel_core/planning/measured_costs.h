@@ -7,6 +7,7 @@
 #include "parallel_core/planning/costs/costs_file.h"
 #include "parallel_core/planning/costs/measure_parts.h"
 #include "parallel_core/planning/time/model_times.h"
+#include "parallel_core/planning/time/step_time.h"
 
 namespace tapestry::planning {
 
@@ -17,10 +18,11 @@ class MeasuredCosts {
   /// too long.
   MeasuredCosts(MachineCosts costs, const MachineSpeed& speed, double seconds);
 
-  /// Of a rank of the layout while `at_once` such ranks of this machine compute, with so many
-  /// threads each. Empty where its share makes no model by itself, needs more memory than there
-  /// is, or takes longer than what is left of the time.
-  std::optional<ModelTimes> times(const Layout& layout, int at_once, int threads);
+  /// Of a rank of the layout, with so many threads, while this machine has as many ranks as a host:
+  /// all of them where they talk to each other, else those that compute at once. Empty where its
+  /// share makes no model by itself, needs more memory than there is, or takes longer than what is
+  /// left of the time.
+  std::optional<ModelTimes> times(const Layout& layout, const Hosts& hosts, int threads);
 
   /// What messages cost between so many ranks of this machine, and between machines. Without
   /// measurements of such a job (--measure_network) those between threads of this process, which
@@ -32,7 +34,8 @@ class MeasuredCosts {
   int measured() const { return measured_; }
 
  private:
-  bool has_room(const AllConfig& share, int at_once) const;
+  bool has_room(const ShareModel& share, int at_once, double turns) const;
+  std::optional<PartTimes> parts(const ShareModel& share, int at_once, double turns, int threads);
 
   MachineCosts costs_;
   MachineSpeed speed_;

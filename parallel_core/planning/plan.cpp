@@ -16,14 +16,14 @@ int64_t threads_of_rank(const AllConfig& config, const PlanOptions& options, int
   return config.training_config.num_threads.value_or(std::max<int64_t>(1, options.cores / on_host));
 }
 
-namespace {
-
 Hosts hosts_of(const AllConfig& config, const PlanOptions& options, int64_t ranks) {
   const auto threads = static_cast<double>(threads_of_rank(config, options, ranks));
   return {.count = options.hosts,
           .ranks = ranks,
           .cores = std::max(1.0, static_cast<double>(options.cores) / threads)};
 }
+
+namespace {
 
 // All layouts of one number of ranks.
 class LayoutSearch {

@@ -44,6 +44,9 @@ struct Plan {
 /// Threads that a rank has: training_config.num_threads, or its share of the machine's cores.
 int64_t threads_of_rank(const AllConfig& config, const PlanOptions& options, int64_t ranks);
 
+/// Where so many ranks run, and how many of them compute at once.
+Hosts hosts_of(const AllConfig& config, const PlanOptions& options, int64_t ranks);
+
 /// Times of a layout.
 using TimesOf = std::function<ModelTimes(const Layout&)>;
 /// Better ones; empty where there are none.

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr uint64_t kMostBytes = uint64_t{16} << 20U;
-constexpr int kForm = 1;  // of the file
+constexpr int kForm = 2;  // of the file
 
 std::string processor_name() {
   std::ifstream lines("/proc/cpuinfo");
@@ -40,14 +40,13 @@ json of_pass(const PassTime& time) { return json::array({time.forward, time.back
 
 json of_parts(const PartTimes& parts) {
   json layers = json::array();
-  for (const PartTimes::Layer& layer : parts.layers) {
-    layers.push_back({{"all", of_pass(layer.all)},
-                      {"attention", of_pass(layer.attention)},
-                      {"norms", of_pass(layer.norms)}});
+  for (const PassTime& layer : parts.layers) {
+    layers.push_back(of_pass(layer));
   }
   return {{"layers", std::move(layers)},   {"before", of_pass(parts.before)},
-          {"after", of_pass(parts.after)}, {"update", parts.update},
-          {"fixed", parts.fixed},          {"parameters", parts.parameters}};
+          {"after", of_pass(parts.after)}, {"reduce", parts.reduce},
+          {"update", parts.update},        {"fixed", parts.fixed},
+          {"parameters", parts.parameters}};
 }
 
 double seconds_from(const json& value) {
@@ -66,13 +65,12 @@ PassTime pass_from(const json& value) {
 PartTimes parts_from(const json& value) {
   PartTimes parts;
   for (const json& layer : value.at("layers")) {
-    parts.layers.push_back({.all = pass_from(layer.at("all")),
-                            .attention = pass_from(layer.at("attention")),
-                            .norms = pass_from(layer.at("norms"))});
+    parts.layers.push_back(pass_from(layer));
   }
   check<ValueError>(!parts.layers.empty(), "layers: expected at least one");
   parts.before = pass_from(value.at("before"));
   parts.after = pass_from(value.at("after"));
+  parts.reduce = seconds_from(value.at("reduce"));
   parts.update = seconds_from(value.at("update"));
   parts.fixed = seconds_from(value.at("fixed"));
   parts.parameters = seconds_from(value.at("parameters"));

@@ -1,6 +1,5 @@
 #include "parallel_core/planning/costs/part_timer.h"
 
-#include <algorithm>
 #include <charconv>
 
 namespace tapestry::planning {
@@ -9,11 +8,6 @@ namespace {
 
 bool has(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
-}
-
-// Outside of the matrices, what works on each token's hidden state alone.
-bool is_divided_by_sequence(const OpRun& run) {
-  return has(run.module, "norm") || has(run.op, "norm") || has(run.op, "dropout");
 }
 
 }  // namespace
@@ -52,28 +46,24 @@ void PartTimer::add(PassTime& part, double seconds) const {
   (phase_ == Phase::kBackward ? part.backward : part.forward) += seconds;
 }
 
+// What belongs to no pass.
+void PartTimer::charge_step(double seconds) {
+  (phase_ == Phase::kReduce   ? step_.reduce
+   : phase_ == Phase::kUpdate ? step_.update
+                              : step_.fixed) += seconds;
+}
+
 void PartTimer::charge(const OpRun& run) {
   const double seconds = since_last();
-  if (phase_ == Phase::kUpdate) {
-    step_.update += seconds;
-    return;
-  }
-  if (phase_ == Phase::kOther) {
-    step_.fixed += seconds;
+  if (!is_in_pass()) {
+    charge_step(seconds);
     return;
   }
   const int64_t layer = layer_of_path(run.module);
-  if (layer < 0 || layer >= layers_) {
-    add(has(run.module, "embedding") ? step_.before : step_.after, seconds);
-    return;
-  }
-  PartTimes::Layer& part = step_.layers[static_cast<size_t>(layer)];
-  add(part.all, seconds);
-  if (has(run.op, "attention")) {
-    add(part.attention, seconds);
-  } else if (is_divided_by_sequence(run)) {
-    add(part.norms, seconds);
-  }
+  add(layer >= 0 && layer < layers_  ? step_.layers[static_cast<size_t>(layer)]
+      : has(run.module, "embedding") ? step_.before
+                                     : step_.after,
+      seconds);
 }
 
 void PartTimer::op_begins(const OpRun& run) { charge(run); }
@@ -84,57 +74,19 @@ void PartTimer::phase_begins(const PhaseRun& phase) {
   step_.fixed += since_last();
   phase_ = phase.name == "forward"                                      ? Phase::kForward
            : phase.name == "backward"                                   ? Phase::kBackward
+           : phase.name == "reduce_gradients"                           ? Phase::kReduce
            : phase.name == "optimizer" || phase.name == "gradient_norm" ? Phase::kUpdate
                                                                         : Phase::kOther;
 }
 
 void PartTimer::phase_ended(const PhaseRun& /*phase*/) {
   const double seconds = since_last();
-  if (phase_ == Phase::kUpdate) {
-    step_.update += seconds;
-  } else if (phase_ == Phase::kOther) {
-    step_.fixed += seconds;
-  } else {
+  if (is_in_pass()) {
     add(step_.after, seconds);
+  } else {
+    charge_step(seconds);
   }
   phase_ = Phase::kOther;
-}
-
-namespace {
-
-template <class Get>
-double median(const std::vector<PartTimes>& steps, const Get& get) {
-  std::vector<double> values;
-  values.reserve(steps.size());
-  for (const PartTimes& step : steps) {
-    values.push_back(get(step));
-  }
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-template <class Get>
-PassTime median_pass(const std::vector<PartTimes>& steps, const Get& get) {
-  return {.forward = median(steps, [&](const PartTimes& step) { return get(step).forward; }),
-          .backward = median(steps, [&](const PartTimes& step) { return get(step).backward; })};
-}
-
-}  // namespace
-
-PartTimes median_of(const std::vector<PartTimes>& steps) {
-  PartTimes all = steps.front();
-  all.before = median_pass(steps, [](const PartTimes& s) { return s.before; });
-  all.after = median_pass(steps, [](const PartTimes& s) { return s.after; });
-  all.update = median(steps, [](const PartTimes& s) { return s.update; });
-  all.fixed = median(steps, [](const PartTimes& s) { return s.fixed; });
-  for (size_t i = 0; i < all.layers.size(); ++i) {
-    PartTimes::Layer& layer = all.layers[i];
-    layer.all = median_pass(steps, [i](const PartTimes& s) { return s.layers[i].all; });
-    layer.attention = median_pass(steps, [i](const PartTimes& s) { return s.layers[i].attention; });
-    layer.norms = median_pass(steps, [i](const PartTimes& s) { return s.layers[i].norms; });
-  }
-  return all;
 }
 
 }  // namespace tapestry::planning

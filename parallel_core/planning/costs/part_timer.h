@@ -16,7 +16,7 @@ class PartTimer final : public Observer {
   explicit PartTimer(int64_t layers) : layers_(layers) { begin_step(); }
 
   void begin_step();
-  /// Of the step since then.
+  /// Of the step since then, all of its micro-batches together.
   PartTimes end_step();
 
   void op_begins(const OpRun& run) override;
@@ -25,9 +25,11 @@ class PartTimer final : public Observer {
   void phase_ended(const PhaseRun& phase) override;
 
  private:
-  enum class Phase : uint8_t { kForward, kBackward, kUpdate, kOther };
+  enum class Phase : uint8_t { kForward, kBackward, kReduce, kUpdate, kOther };
 
   void charge(const OpRun& run);
+  void charge_step(double seconds);
+  bool is_in_pass() const { return phase_ == Phase::kForward || phase_ == Phase::kBackward; }
   double since_last();
   void add(PassTime& part, double seconds) const;
 
@@ -39,8 +41,5 @@ class PartTimer final : public Observer {
 
 /// The layer, from 0, that a module's path lies in; -1: none.
 int64_t layer_of_path(std::string_view path);
-
-/// Of each number the median of all steps.
-PartTimes median_of(const std::vector<PartTimes>& steps);
 
 }  // namespace tapestry::planning

@@ -1,7 +1,7 @@
 #include "parallel_core/planning/costs/share_model.h"
 
 #include <algorithm>
-#include <set>
+#include <numeric>
 #include <string_view>
 #include <vector>
 
@@ -17,6 +17,8 @@ namespace {
 // Layers beyond one of each kind: with fewer, weights and activations would stay in caches that
 // they do not stay in otherwise.
 constexpr int64_t kLeastLayers = 3;
+// Where a step has several: gradients are written by the first and added to by the others.
+constexpr int64_t kMicroBatches = 2;
 
 bool are_alike(const TransformerConfig& model, int64_t a, int64_t b) {
   return is_moe_layer(model, a) == is_moe_layer(model, b) &&
@@ -45,13 +47,6 @@ class Overrides {
     all_.push_back(concat(key, "=", value));
   }
   void set(std::string_view key, int64_t value) { set(key, std::to_string(value)); }
-  // Divides what ranks share out.
-  void divide(std::string_view key, int64_t value, int64_t ranks) {
-    check<ValueError>(value % ranks == 0, key, ": ", value, " is not divided by ", ranks, " ranks");
-    if (ranks > 1) {
-      set(key, value / ranks);
-    }
-  }
   template <class T>
   void cut(std::string_view key, const std::vector<T>& values, int64_t count) {
     std::string list = "[";
@@ -66,49 +61,6 @@ class Overrides {
   std::vector<std::string> all_;
 };
 
-void divide_widths(const AllConfig& config, Overrides& overrides) {
-  const TransformerConfig& model = config.model_config;
-  const int64_t tp = config.parallel_config.tensor_model_parallel_size;
-  overrides.divide("model_config.num_attention_heads", model.num_attention_heads, tp);
-  if (model.kv_channels) {
-    overrides.set("model_config.kv_channels", *model.kv_channels);
-  }
-  if (model.num_query_groups != model.num_attention_heads) {
-    overrides.set("model_config.num_query_groups",
-                  std::max<int64_t>(1, model.num_query_groups / tp));
-  }
-  overrides.divide("model_config.ffn_hidden_size", model.ffn_hidden_size, tp);
-  overrides.set("model_config.vocab_size", (model.vocab_size + tp - 1) / tp);
-  if (has_mixer(model, MixerKind::kGatedDelta)) {
-    const LinearAttentionConfig& mixer = model.linear_attention;
-    overrides.divide("model_config.linear_attention.num_key_heads", mixer.num_key_heads, tp);
-    overrides.divide("model_config.linear_attention.num_value_heads", mixer.num_value_heads, tp);
-  }
-  if (has_mixer(model, MixerKind::kMamba)) {
-    const MambaConfig& mixer = model.mamba;
-    overrides.divide("model_config.mamba.num_heads", mixer.num_heads.value_or(tp), tp);
-    overrides.set("model_config.mamba.num_groups", std::max<int64_t>(1, mixer.num_groups / tp));
-  }
-}
-
-void divide_experts(const AllConfig& config, Overrides& overrides) {
-  const TransformerConfig& model = config.model_config;
-  const MoEConfig& moe = model.moe;
-  if (moe.num_experts <= 1) {
-    return;
-  }
-  const ModelParallelConfig& p = config.parallel_config;
-  const int64_t slices = expert_tensor_parallel_size(p);
-  // Tokens come from all ranks with other experts, each for as many experts as before.
-  overrides.set("moe_config.num_experts",
-                std::max(moe.num_experts / p.expert_model_parallel_size, moe.moe_router_topk));
-  overrides.divide("moe_config.moe_ffn_hidden_size", moe_ffn_hidden_size(model), slices);
-  if (moe.moe_shared_expert_intermediate_size) {
-    overrides.divide("moe_config.moe_shared_expert_intermediate_size",
-                     *moe.moe_shared_expert_intermediate_size, p.tensor_model_parallel_size);
-  }
-}
-
 void cut_layers(const TransformerConfig& model, int64_t layers, Overrides& overrides) {
   overrides.set("model_config.num_layers", layers);
   if (model.layer_types) {
@@ -122,12 +74,26 @@ void cut_layers(const TransformerConfig& model, int64_t layers, Overrides& overr
   }
 }
 
-// The run without what belongs to ranks, to its beginning and end, and to its data.
+// How the ranks of one stage of the pipeline divide its work, with so many copies of the model.
+ModelParallelConfig stage_of(const AllConfig& config, int64_t copies, bool shares_out) {
+  const ModelParallelConfig& given = config.parallel_config;
+  ModelParallelConfig stage;
+  stage.tensor_model_parallel_size = given.tensor_model_parallel_size;
+  stage.context_parallel_size = given.context_parallel_size;
+  stage.data_parallel_size = copies;
+  stage.expert_model_parallel_size = given.expert_model_parallel_size;
+  stage.expert_tensor_parallel_size = given.expert_tensor_parallel_size;
+  stage.sequence_parallel = given.sequence_parallel;
+  stage.recompute_config = given.recompute_config;
+  if (const int level = zero_level(config); level > 0 && shares_out) {
+    stage.zero_level = concat("z", level);
+  }
+  return stage;
+}
+
+// The run without what belongs to its beginning and end, and to its data.
 AllConfig plain_run(const AllConfig& config) {
   AllConfig plain = config;
-  const std::optional<RecomputeConfig> recompute = config.parallel_config.recompute_config;
-  plain.parallel_config = {};
-  plain.parallel_config.recompute_config = recompute;
   plain.training_config = {};
   plain.training_config.training_iters = 1;
   plain.training_config.seed = 1;
@@ -135,6 +101,8 @@ AllConfig plain_run(const AllConfig& config) {
   plain.training_config.grad_clip_kwargs = config.training_config.grad_clip_kwargs;
   plain.dataset_config = {};
   plain.dataset_config.batch_size = config.dataset_config.batch_size;
+  plain.dataset_config.micro_batch_num =
+      std::min(kMicroBatches, config.dataset_config.micro_batch_num);
   plain.dataset_config.data_layout = config.dataset_config.data_layout;
   plain.model_config.from_hf.reset();
   plain.model_config.hf_model_type.reset();
@@ -168,16 +136,16 @@ constexpr std::string_view kOfOptimizer[] = {
     "ns_steps",       "store_param_remainders", "optimizer_in_backward"};
 
 std::string key_of(const AllConfig& config) {
-  std::string key = concat("batch_size=", config.dataset_config.batch_size,
-                           config.training_config.exact ? " exact" : "",
-                           gradient_clipping(config) ? " clip" : "");
+  std::string key = concat(
+      "batch_size=", config.dataset_config.batch_size, " x ", config.dataset_config.micro_batch_num,
+      config.training_config.exact ? " exact" : "", gradient_clipping(config) ? " clip" : "");
   for (const ResolvedKey& entry : resolved_keys(config)) {
     const bool counts = entry.section == "model_config" || entry.section == config.model_section ||
                         entry.section == "moe_config" || entry.section == "lora_config" ||
                         (entry.section == "optimizer_config" &&
                          std::find(std::begin(kOfOptimizer), std::end(kOfOptimizer), entry.key) !=
                              std::end(kOfOptimizer)) ||
-                        entry.key.starts_with("recompute_config");
+                        entry.section == "parallel_config";
     if (counts && entry.origin != "default" && !entry.value.empty()) {
       key += concat(" ", entry.key, "=", entry.value);
     }
@@ -185,24 +153,42 @@ std::string key_of(const AllConfig& config) {
   return key;
 }
 
+// Copies of the model that the experts of a layer are spread over.
+int64_t least_copies(const Layout& layout) {
+  const ModelParallelConfig& p = layout.config.parallel_config;
+  const int64_t dense = p.tensor_model_parallel_size * p.context_parallel_size;
+  const int64_t experts = p.expert_model_parallel_size * expert_tensor_parallel_size(p);
+  return layout.config.model_config.moe.num_experts > 1 ? std::lcm(dense, experts) / dense : 1;
+}
+
 }  // namespace
 
-ShareModel share_model(const Layout& layout) {
+ShareModel share_model(const Layout& layout, bool has_all_copies) {
   const AllConfig& config = layout.config;
-  const TransformerConfig& model = config.model_config;
-  Overrides overrides;
-  divide_widths(config, overrides);
-  divide_experts(config, overrides);
-  cut_layers(model, layers_of_share(model), overrides);
-  overrides.divide("model_config.seq_length", model.seq_length,
-                   config.parallel_config.context_parallel_size);
-  const AllConfig plain = plain_run(config);
   ShareModel share;
+  share.copies = has_all_copies ? layout.data_parallel_size : least_copies(layout);
+  share.has_all_copies = has_all_copies;
+  AllConfig plain = plain_run(config);
+  plain.parallel_config = stage_of(config, share.copies, has_all_copies);
+  plain.training_config.use_distributed_optimizer = plain.parallel_config.zero_level.has_value();
+  if (has_all_copies) {
+    plain.training_config.wrap_with_ddp = config.training_config.wrap_with_ddp;
+    plain.training_config.overlap_grad_reduce = config.training_config.overlap_grad_reduce;
+    plain.training_config.bucket_size = config.training_config.bucket_size;
+    plain.optimizer_config.overlap_param_gather = config.optimizer_config.overlap_param_gather;
+  }
+  Overrides overrides;
+  cut_layers(config.model_config, layers_of_share(config.model_config), overrides);
   share.config =
-      init_configs_from_text(resolved_yaml(plain), "the share of a rank",
+      init_configs_from_text(resolved_yaml(plain), "the share of a stage",
                              {.model_type = config.model_section, .overrides = overrides.take()});
   share.key = key_of(share.config);
   return share;
+}
+
+int64_t ShareModel::ranks() const {
+  const ModelParallelConfig& p = config.parallel_config;
+  return p.tensor_model_parallel_size * p.context_parallel_size * copies;
 }
 
 int64_t layer_of_share(const TransformerConfig& model,

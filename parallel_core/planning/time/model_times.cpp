@@ -53,40 +53,55 @@ ModelTimes estimated_times(const Layout& layout, const MachineSpeed& speed) {
   return times;
 }
 
-ModelTimes measured_times(const Layout& layout, const ShareModel& share, const PartTimes& parts) {
-  const AllConfig& config = layout.config;
-  const TransformerConfig& model = config.model_config;
-  const ModelParallelConfig& p = config.parallel_config;
-  // A rank's queries look at the keys of all context-parallel ranks.
-  const auto more_keys = static_cast<double>(p.context_parallel_size - 1);
-  const double less_norms = p.sequence_parallel && p.tensor_model_parallel_size > 1
-                                ? 1.0 - 1.0 / static_cast<double>(p.tensor_model_parallel_size)
-                                : 0.0;
+ModelTimes measured_times(const Layout& layout,
+                          const ShareModel& share,
+                          const PartTimes& parts,
+                          double turns) {
+  const TransformerConfig& model = layout.config.model_config;
   // Layers of one kind take the same; the first of several also meets colder caches.
   const TransformerConfig& own = share.config.model_config;
-  std::vector<PassTime> of_share(parts.layers.size());
+  std::vector<PassTime> of_kind(parts.layers.size());
   std::vector<int> alike(parts.layers.size(), 0);
   for (size_t i = 0; i < parts.layers.size(); ++i) {
     const auto kind = static_cast<size_t>(layer_of_share(model, own, static_cast<int64_t>(i)));
-    for (size_t j = 0; j < parts.layers.size(); ++j) {
-      if (static_cast<size_t>(layer_of_share(model, own, static_cast<int64_t>(j))) == kind) {
-        const PartTimes::Layer& layer = parts.layers[j];
-        of_share[i] += layer.all;
-        of_share[i] += layer.attention * more_keys;
-        of_share[i] += layer.norms * -less_norms;
-        ++alike[i];
-      }
-    }
-    of_share[i] = of_share[i] * (1.0 / alike[i]);
+    of_kind[kind] += parts.layers[i];
+    ++alike[kind];
   }
+  const double alone = 1 / turns;
   ModelTimes times;
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
-    times.layers.push_back(of_share[static_cast<size_t>(layer_of_share(model, own, layer))]);
+    const auto kind = static_cast<size_t>(layer_of_share(model, own, layer));
+    times.layers.push_back(of_kind[kind] * (alone / alike[kind]));
   }
-  times.before = parts.before;
-  times.after = parts.after;
-  times.update_per_parameter = parts.update / std::max(parts.parameters, 1.0);
-  times.fixed = parts.fixed;
+  times.before = parts.before * alone;
+  times.after = parts.after * alone;
+  const double update = parts.update + (share.has_all_copies ? parts.reduce : 0);
+  times.update_per_parameter = alone * update / std::max(parts.parameters, 1.0);
+  times.fixed = alone * parts.fixed;
+  times.has_messages_of_layers = true;
+  times.has_messages_of_data = share.has_all_copies;
+  return times;
+}
+
+ModelTimes measured_times(const Layout& layout,
+                          const ShareModel& share,
+                          const PartTimes& parts,
+                          double turns,
+                          const PartTimes& alone) {
+  ModelTimes times = measured_times(layout, share, alone, 1);
+  const ModelTimes crowded = measured_times(layout, share, parts, turns);
+  times.update_per_parameter = crowded.update_per_parameter;
+  times.fixed = crowded.fixed;
+  const auto passes = [](const ModelTimes& of) {
+    double sum = of.before.both() + of.after.both();
+    for (const PassTime& layer : of.layers) {
+      sum += layer.both();
+    }
+    return sum;
+  };
+  // Ranks that never waited would take `turns` times as long.
+  times.crowding =
+      std::clamp((passes(crowded) * turns / passes(times) - 1) / (turns - 1), 0.0, 1.5);
   return times;
 }
 

@@ -48,8 +48,9 @@ class PipelineRun {
       if (running == 0 && next_start == kNever) {
         return now;
       }
-      const double rate =
-          std::min(1.0, work_.cores / static_cast<double>(running * work_.ranks_of_stage));
+      const double turns =
+          std::max(1.0, static_cast<double>(running * work_.ranks_of_stage) / work_.cores);
+      const double rate = 1 / (1 + work_.crowding * (turns - 1));
       double until = next_start;
       for (const StageProgress& stage : progress_) {
         until = stage.runs ? std::min(until, now + stage.left / rate) : until;

@@ -15,6 +15,9 @@ struct PipelineWorkload {
   double message = 0;          ///< seconds until a pass has what another stage has computed
   int64_t ranks_of_stage = 1;  ///< which compute at the same time
   double cores = 1;            ///< ranks of all stages that can compute at the same time
+  /// How much of what ranks above that number would cost is lost: 1, all, if ranks always compute;
+  /// less where some of them wait for others of their stage meanwhile.
+  double crowding = 1;
 };
 
 /// Seconds from the first forward to the last backward pass, in the order of pipeline_order: each

@@ -58,6 +58,20 @@ class Communication {
                              hidden_ / (p_.sequence_parallel ? tensor_ranks() : 1.0), leaves_host);
   }
 
+  // Embeddings that are also the head's weights are on the first and the last stage, which sum
+  // their gradients.
+  double tied_embeddings() const {
+    const TransformerConfig& model = config_.model_config;
+    if (p_.pipeline_model_parallel_size == 1 || model.untie_embeddings_and_output_weights) {
+      return 0;
+    }
+    const bool leaves_host = hosts_.count > 1;
+    return messages_.seconds(
+        Collective::kAllReduce, 2,
+        4 * static_cast<double>(model.vocab_size * model.hidden_size) / tensor_ranks(),
+        leaves_host);
+  }
+
   // Of gradients and weights, of so many parameters, once a step.
   double data(double parameters) const {
     const auto micro_batches = static_cast<double>(config_.dataset_config.micro_batch_num);
@@ -73,6 +87,17 @@ class Communication {
       default:  // weights are gathered where they are used
         return micro_batches * among_copies(Collective::kReduceScatter, gradients);
     }
+  }
+
+  // The same, less what a network carries while the last micro-batch runs backward, but for the
+  // last bucket.
+  double of_copies(double parameters, double last_backward) const {
+    const double all = data(parameters);
+    const double hidden =
+        config_.training_config.overlap_grad_reduce && hosts_.count > 1 ? last_backward : 0.0;
+    const double bucket =
+        static_cast<double>(bucket_size(config_, layout_.data_parallel_size)) / parameters;
+    return std::max(all - hidden, all * std::min(1.0, bucket));
   }
 
   // Of a step besides: sums of losses, norms and counts, and whether somebody wants to stop.
@@ -220,8 +245,9 @@ StepTime step_time(const Layout& layout,
       .message = communication.message(),
       .ranks_of_stage = std::max<int64_t>(1, layout.ranks_of_stage() / hosts.count),
       .cores = hosts.cores,
+      .crowding = times.crowding,
   };
-  for (size_t stage = 0; stage < sending.size(); ++stage) {
+  for (size_t stage = 0; stage < sending.size() && !times.has_messages_of_layers; ++stage) {
     for (size_t chunk = 0; chunk < sending[stage].size(); ++chunk) {
       work.passes[stage][chunk] += sending[stage][chunk] * own_share;
     }
@@ -229,24 +255,24 @@ StepTime step_time(const Layout& layout,
   const MemoryEstimate memory = estimate_memory(config, layout.data_parallel_size);
   const auto parameters = static_cast<double>(memory.parameter_count);
   const auto micro_batches = static_cast<double>(work.micro_batches);
-  const auto shares = zero_level(config) > 0
+  const auto shares = zero_level(config) > 0 && !times.has_messages_of_data
                           ? static_cast<double>(layout.data_parallel_size *
                                                 config.parallel_config.context_parallel_size)
                           : 1.0;
   const double update = (parameters / shares * times.update_per_parameter + times.fixed) * turns;
-  const double gradients = communication.data(parameters);
-  const double hidden = config.training_config.overlap_grad_reduce && hosts.count > 1
-                            ? longest_backward(computing)
-                            : 0.0;
-  const double bucket =
-      static_cast<double>(bucket_size(config, layout.data_parallel_size)) / parameters;
-  // What a network carries while the last micro-batch runs backward, but for the last bucket.
-  const double shared =
-      std::max(gradients - hidden, gradients * std::min(1.0, bucket)) + communication.small();
+  // What all ranks of a step say to each other is in what is measured if they are one stage.
+  const bool is_whole = times.has_messages_of_data && work.passes.size() == 1;
+  const double other = (is_whole ? 0 : communication.small()) + communication.tied_embeddings();
+  const double shared = communication.of_copies(parameters, longest_backward(computing)) + other;
   StepTime step;
-  step.seconds = pipeline_seconds(work) + update + shared;
+  step.seconds = pipeline_seconds(work) + update + (times.has_messages_of_data ? other : shared);
   step.computing = busiest(computing, micro_batches) + update;
-  step.communication = busiest(sending, micro_batches) + shared;
+  step.communication = busiest(sending, micro_batches) * own_share + shared;
+  if (times.has_messages_of_layers) {
+    // What is measured has them in it: how much of it they are is what they take alone.
+    step.communication = std::min(step.communication, step.computing / 2);
+    step.computing -= step.communication;
+  }
   step.waiting = std::max(0.0, step.seconds - step.computing - step.communication);
   return step;
 }

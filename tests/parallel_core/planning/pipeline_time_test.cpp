@@ -49,6 +49,8 @@ TEST(PipelineTime, RanksShareCores) {
   work.ranks_of_stage = 4;
   work.cores = 2;
   EXPECT_NEAR(pipeline_seconds(work), 2 * 4 * 3, 1e-9);
+  work.crowding = 0.5;
+  EXPECT_NEAR(pipeline_seconds(work), 1.5 * 4 * 3, 1e-9);
 }
 
 TEST(PipelineTime, OfManyMicroBatchesGoesOnEvenly) {
