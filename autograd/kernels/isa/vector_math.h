@@ -15,8 +15,8 @@
 #pragma clang diagnostic ignored "-Wpass-failed"  // loops that call libm stay scalar
 #endif
 
-// Marks a loop whose iterations are independent (outputs may be exactly inputs). Its bound is a value:
-// of one that is a call GCC's thread sanitizer makes a loop that takes no such mark.
+// Marks a loop whose iterations are independent (outputs may be exactly inputs). Its bound is a
+// value: of one that is a call GCC's thread sanitizer makes a loop that takes no such mark.
 #if defined(_OPENMP)
 #define TAPESTRY_VECTOR_LOOP _Pragma("omp simd")
 #elif defined(__clang__)
