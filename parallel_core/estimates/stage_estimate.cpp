@@ -31,7 +31,7 @@ constexpr double kSaving = 16 << 20;
 // Between blocks: small ones of sizes that are not asked for again, and parts of huge pages of
 // which a block has another part. There are more of these the more comes and goes, and where pieces
 // of gradients and weights do.
-constexpr double kRemnants = 8 << 20;
+constexpr double kRemnants = 12 << 20;
 constexpr double kRemnantsOfPieces = 8 << 20;
 constexpr double kShareOfRemnants = 1.0 / 128;
 
@@ -763,7 +763,11 @@ class StageEstimate {
                           .rows_together = d(matrix.shape[0])});
       }
     }
-    return factored_workspace(experts, holders(true)) + factored_workspace(others, holders(false));
+    // Where few rows lie together there are more tiles: up to 1.4 bytes of a parameter, as
+    // measured.
+    constexpr double kOfTiles = 1.4;
+    return std::max(kOfTiles * own_parameters(), factored_workspace(experts, holders(true)) +
+                                                     factored_workspace(others, holders(false)));
   }
 
   // Evaluations make all logits of a micro-batch at once.
@@ -800,6 +804,15 @@ class StageEstimate {
     return own_parameters() * size + whole + d(estimate_.optimizer);
   }
 
+  // With z3 what comes and goes of the largest parameter may be there once more.
+  double of_largest_with_z3() const {
+    if (ranks_ == 1 || zero_level(config_) < 3 || model_.lora.use_lora) {
+      return 0;
+    }
+    const double largest = std::max(table_elements(), largest_in_layers());
+    return gradient_size() * largest + gathered(largest, 0);
+  }
+
   void add_peak() {
     const StepMemory step = step_memory();
     const StepPeak peak = most_at_once(step);
@@ -815,8 +828,8 @@ class StageEstimate {
         static_cast<int64_t>(std::clamp(kinds - lasting() - peak.bytes, -4e18, 4e18));
     estimate_.process = kProgram + (processes_ > 1 ? kMessages : 0);
     const bool in_pieces = ranks_ > 1 && zero_level(config_) >= 2 && !model_.lora.use_lora;
-    estimate_.unused =
-        bytes_of(kRemnants + (in_pieces ? kRemnantsOfPieces : 0) + kShareOfRemnants * peak.bytes);
+    estimate_.unused = bytes_of(kRemnants + (in_pieces ? kRemnantsOfPieces : 0) +
+                                of_largest_with_z3() + kShareOfRemnants * peak.bytes);
     estimate_.start += estimate_.process;
   }
 

@@ -82,17 +82,17 @@ TEST(FittingLayouts, AreToldWithTheShareOfARank) {
                   .ranks_on_host = 2,
                   .available = 11 * kGiB + kGiB / 2});
   });
-  EXPECT_THAT(message, HasSubstr("one of 2 ranks needs about 13.5 GiB of memory, but 11.5 GiB are "
+  EXPECT_THAT(message, HasSubstr("one of 2 ranks needs about 13.4 GiB of memory, but 11.5 GiB are "
                                  "available to it, its share of 23.0 GiB for 2 ranks on this "
                                  "machine:\n"));
   EXPECT_THAT(message, Says("These layouts would fit on this machine, with the same batch of a "
-                            "step:\n  RANKS=1 --set dataset_config.micro_batch_num=4: about 18.0 "
+                            "step:\n  RANKS=1 --set dataset_config.micro_batch_num=4: about 17.4 "
                             "GiB, 23.0 GiB are available\n  RANKS=2 --set "
                             "parallel_config.pipeline_model_parallel_size=2"));
   EXPECT_THAT(message, HasSubstr("What would help: "));
   const std::string alone = message_of<ValueError>(
       [&] { check_memory(config, estimate_memory(config, 1), {.available = 9 * kGiB}); });
-  EXPECT_THAT(alone, HasSubstr("this configuration needs about 18.0 GiB of memory, but 9.0 GiB are "
+  EXPECT_THAT(alone, HasSubstr("this configuration needs about 17.4 GiB of memory, but 9.0 GiB are "
                                "available:\n"));
   EXPECT_THAT(alone, HasSubstr("on several like it, a rank on each (HOSTFILE of pretrain_gpt.sh)"));
   EXPECT_THAT(alone, Not(HasSubstr("RANKS=1 ")));
