@@ -15,6 +15,9 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 # What the libraries of the root link in turn is there as well.
 set(CMAKE_EXE_LINKER_FLAGS_INIT
   "-Wl,-rpath-link,${TAPESTRY_AARCH64_ROOT}/usr/lib/aarch64-linux-gnu:${TAPESTRY_AARCH64_ROOT}/lib/aarch64-linux-gnu")
+# Where installed programs find OpenBLAS's flavour. CMake would leave out what lies below the project's
+# folder, as the root may.
+set(CMAKE_INSTALL_RPATH /usr/lib/aarch64-linux-gnu/openblas-openmp)
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static;-L;${TAPESTRY_AARCH64_ROOT})
 set(ENV{PKG_CONFIG_LIBDIR}
   "${TAPESTRY_AARCH64_ROOT}/usr/lib/aarch64-linux-gnu/pkgconfig:${TAPESTRY_AARCH64_ROOT}/usr/share/pkgconfig")
