@@ -41,8 +41,9 @@ done
 tools=(cmake ninja-build g++-aarch64-linux-gnu qemu-user-static)
 [[ $package == false ]] || tools+=(dpkg-dev file)
 readonly tools
-# What the whole project needs, but for its programs, which are the machine's own.
-mapfile -t libraries < <(grep -E '^(lib|nlohmann)' "$root/packages.txt" && printf '%s\n' libgomp1 libstdc++6)
+# What the whole project needs, but for its programs, which are the machine's own; and what packages of
+# it depend on besides.
+mapfile -t libraries < <(grep -E '^(lib|nlohmann)' "$root/packages.txt" && printf '%s\n' libgomp1 libstdc++6 libopenblas0)
 readonly libraries database="$arm_root/dpkg"
 
 # apt with lists, cache and database below $1, for arm64 alone.
