@@ -11,8 +11,7 @@
 #include "optim/adafactor.h"
 #include "optim/muon.h"
 
-namespace tapestry {
-namespace update_memory_test {
+namespace tapestry::update_memory_test {
 namespace {
 
 constexpr int64_t kRows = 768;
@@ -100,5 +99,4 @@ TEST(UpdateMemory, RanksExchangeMatrices) {
 }
 
 }  // namespace
-}  // namespace update_memory_test
-}  // namespace tapestry
+}  // namespace tapestry::update_memory_test
