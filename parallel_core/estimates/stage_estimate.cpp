@@ -12,6 +12,7 @@
 #include "autograd/ops/loss.h"
 #include "parallel_core/config/model_matrices.h"
 #include "parallel_core/deferred_values.h"
+#include "parallel_core/estimates/layer_workspace.h"
 #include "parallel_core/estimates/recompute_estimate.h"
 #include "parallel_core/estimates/state_estimate.h"
 #include "parallel_core/estimates/step_memory.h"
@@ -81,10 +82,12 @@ class StageEstimate {
         cp_(at_least_one(config.parallel_config.context_parallel_size)),
         processes_(data_parallel_size * cp_ * shares_.tensor * stage.size),
         ranks_(data_parallel_size * cp_),
+        level_(ranks_ > 1 && !model_.lora.use_lora ? zero_level(config) : 0),
         costs_(layer_costs(config, load)),
         element_(d(size_of(model_.compute_dtype))),
         tokens_(d(config.dataset_config.batch_size) * d(model_.seq_length) / d(cp_)),
         piece_(tokens_ / (model_.sequence_parallel ? d(shares_.tensor) : 1.0)),
+        workspace_(config, shares_, {.tokens = tokens_, .own = piece_, .element = element_}, load),
         trained_(trained_share(model_, stage, shares_)) {}
 
   MemoryEstimate make() {
@@ -207,8 +210,7 @@ class StageEstimate {
   // what follows one another, so that one rank may have more of these than its share.
   double muon_moments_of_one() const {
     const OptimizerConfig& o = config_.optimizer_config;
-    const int level = zero_level(config_);
-    if (o.optimizer_type != "Muon" || model_.lora.use_lora || level < 1 || level > 2) {
+    if (o.optimizer_type != "Muon" || level_ < 1 || level_ > 2) {
       return 0;
     }
     const double of_adamw =
@@ -324,40 +326,9 @@ class StageEstimate {
   void add_workspace() {
     double most = 0;
     for (const AlikeLayers& some : layers_) {
-      most = std::max(most, workspace_of(some.layer));
+      most = std::max(most, workspace_.usual(some.layer));
     }
     estimate_.workspace = bytes_of(most);
-  }
-
-  // Temporaries of a layer's backward pass.
-  double workspace_of(int64_t layer) const {
-    const double hidden = d(model_.hidden_size);
-    const LayerWidths widths = layer_widths(model_, layer, shares_);
-    const double values_in_mlp = d(widths.gates + 1);
-    const double keys_and_values = d(widths.keys + widths.values);
-    const MixerWidths mixer = mixer_widths(model_, mixer_kind(model_, layer), shares_);
-    double widest = std::max({2 * hidden + d(widths.ffn) * values_in_mlp,
-                              2 * hidden + 2 * (d(widths.queries) + keys_and_values),
-                              2 * hidden + 2 * d(mixer.projected + mixer.values)});
-    if (is_moe_layer(model_, layer)) {
-      // Rows of experts and their gradients, also on their way.
-      const double rows =
-          d(model_.moe.moe_router_topk) * load_ * d(shares_.expert_tensor) / d(shares_.tensor);
-      widest = std::max(widest, rows * (2 * hidden + d(widths.expert_ffn) * values_in_mlp));
-    }
-    double bytes = tokens_ * element_ * widest;
-    if (model_.hyper_connections.enabled) {
-      // The gradients of all streams before and behind a block.
-      bytes += 2 * piece_ * d(residual_streams(model_)) * hidden *
-               d(size_of(precision_of(model_).residual));
-    }
-    if (cp_ > 1) {
-      // Keys and values of whole sequences, a quarter of the groups at a time: gathered, in order
-      // and the next ones on their way, and their gradients in float32 in two orders.
-      const double segment = keys_and_values / std::min(4.0, std::max(1.0, d(widths.groups)));
-      bytes += d(cp_) * tokens_ * segment * (3 * element_ + 2 * 4);
-    }
-    return bytes;
   }
 
   // What a matrix's gradient needs beside the sum into which it goes.
@@ -367,28 +338,6 @@ class StageEstimate {
       return elements * (4 + d(size_of(model_.params_dtype)));
     }
     return o.main_grads_dtype == kFloat32 ? 0 : 4 * elements;
-  }
-
-  // Of a product of gradients' [tokens, rows] transposed: what its kernel packs (gemm_tiled.cpp).
-  double packed(double rows, double tokens) const {
-    constexpr double kRows = 1024;
-    constexpr double kDepth = 2048;
-    constexpr double kPanels = 768 << 10;
-    const bool half = element_ < 4;
-    const bool pairs =
-        model_.compute_dtype == kBFloat16 && kernels::has_native_gemm(model_.compute_dtype);
-    const int64_t threads = config_.training_config.num_threads.value_or(num_threads());
-    double bytes = kPanels * d(threads);
-    if (half && !pairs) {  // which is converted while it is packed, also what is not transposed
-      const double most = std::max(rows, tokens);
-      bytes += 4 * std::min(most, kRows) * std::min(most, kDepth);
-    } else {
-      bytes += 4 * std::min(rows, kRows) * std::min(tokens / (pairs ? 2 : 1), kDepth);
-    }
-    if (half && rows > kDepth * (pairs ? 2 : 1)) {  // sums of a product that has 16 bits
-      bytes += 4 * std::min(tokens, 2 * kRows) * d(model_.hidden_size);
-    }
-    return bytes;
   }
 
   // Segments of a message that are on their way between so many ranks (comm/schedule.h).
@@ -406,11 +355,10 @@ class StageEstimate {
   // Whole gradients of buckets while they are summed over ranks that share them out, around a
   // matrix of so many elements.
   double in_buckets(double largest) const {
-    const int level = zero_level(config_);
-    if (ranks_ == 1 || level < 2 || model_.lora.use_lora) {
+    if (level_ < 2) {
       return 0;
     }
-    const double bucket = level == 3 ? 0 : d(bucket_size(config_, ranks_));
+    const double bucket = level_ == 3 ? 0 : d(bucket_size(config_, ranks_));
     const double several = config_.training_config.overlap_grad_reduce ? 3 : 1;
     const double again = config_.dataset_config.micro_batch_num > 1 ? largest / d(ranks_) : 0;
     return gradient_size() *
@@ -419,14 +367,13 @@ class StageEstimate {
 
   // And what is on its way then.
   double in_reductions() const {
-    const bool reduces = ranks_ > 1 && zero_level(config_) >= 2 && !model_.lora.use_lora;
-    return reduces ? in_messages(ranks_) * (config_.training_config.overlap_grad_reduce ? 3 : 1)
-                   : 0;
+    return level_ >= 2 ? in_messages(ranks_) * (config_.training_config.overlap_grad_reduce ? 3 : 1)
+                       : 0;
   }
 
   // Without z2 and z3 all buckets are summed at once, and each has its messages.
   double in_all_reductions() const {
-    if (ranks_ == 1 || zero_level(config_) >= 2 || model_.lora.use_lora) {
+    if (ranks_ == 1 || level_ >= 2 || model_.lora.use_lora) {
       return 0;
     }
     const double least = d(bucket_size(config_, ranks_));
@@ -461,7 +408,7 @@ class StageEstimate {
 
   // With z3: what is gathered of weights, the last two that were used.
   double gathered(double first, double second) const {
-    if (ranks_ == 1 || zero_level(config_) < 3 || model_.lora.use_lora) {
+    if (level_ < 3) {
       return 0;
     }
     return (first + second) * d(size_of(model_.compute_dtype));
@@ -501,69 +448,8 @@ class StageEstimate {
   }
 
   double gathered_in(int64_t layer) const {
-    const double largest = zero_level(config_) == 3 ? largest_in_layer(layer) : 0;
+    const double largest = largest_in_layer(layer);
     return gathered(largest, largest);
-  }
-
-  // Of the backward pass of a layer with attention and one MLP, beside all that it has kept and
-  // what is made again: the most of the products of the MLP, where its activation is there as well;
-  // its activation, which reads what it was made of and writes as much; and attention, before which
-  // that has gone.
-  double dense_workspace(int64_t layer) const {
-    const LayerWidths widths = layer_widths(model_, layer, shares_);
-    const double per_width = tokens_ * element_;
-    const double hidden = per_width * d(model_.hidden_size);
-    // The residual sum's gradient, where the block has another one.
-    const bool apart = norms_outputs(model_, layer) || model_.hidden_dropout > 0 ||
-                       precision_of(model_).residual != model_.compute_dtype;
-    const double sum =
-        apart ? tokens_ * d(model_.hidden_size) * d(size_of(precision_of(model_).residual)) : 0;
-    const double ffn = per_width * d(widths.ffn);
-    const double up = ffn * d(widths.gates);
-    const double mixer = 2 * per_width * d(widths.queries + widths.keys + widths.values);
-    const double packs = packed_in(widths);
-    const bool reads_input = model_.hidden_act != "relu";
-    return sum + std::max({hidden + ffn + packs, hidden + up,
-                           3 * hidden + packs - (reads_input ? ffn : 0),
-                           2 * hidden + mixer + packs - ffn - (reads_input ? up : 0)});
-  }
-
-  // The same of a layer of experts, whose rows are on their way twice.
-  double experts_workspace(int64_t layer) const {
-    const LayerWidths widths = layer_widths(model_, layer, shares_);
-    const double per_width = tokens_ * element_;
-    const double hidden = per_width * d(model_.hidden_size);
-    const double rows = element_ * tokens_ * d(model_.moe.moe_router_topk) * load_ *
-                        d(shares_.expert_tensor) / d(shares_.tensor);
-    const double moved = hidden + 2 * rows * d(model_.hidden_size);
-    const double ffn = rows * d(widths.expert_ffn);
-    const double up = ffn * d(widths.gates);
-    const double shared = per_width * d(widths.shared_ffn) * d(widths.gates + 1);
-    const double mixer = 2 * per_width * d(widths.queries + widths.keys + widths.values);
-    const double packs = packed_in(widths);
-    return std::max({moved + shared + ffn + packs, moved + shared + up,
-                     moved + rows * d(model_.hidden_size) + up + packs - ffn,
-                     2 * hidden + mixer + packs - ffn});
-  }
-
-  double packed_in(const LayerWidths& widths) const {
-    return packed(
-        std::max(d(widths.ffn * widths.gates), d(widths.queries + widths.keys + widths.values)),
-        tokens_);
-  }
-
-  // Attention and an MLP or experts, and nothing beside.
-  bool is_plain(int64_t layer) const {
-    return mixer_kind(model_, layer) == MixerKind::kAttention && !model_.moe.moe_beside_dense &&
-           cp_ == 1 && !model_.hyper_connections.enabled && !model_.multi_latent_attention &&
-           !has_parallel_blocks(model_, layer) && model_.per_layer_embedding_size == 0;
-  }
-
-  double backward_workspace(int64_t layer) const {
-    if (!is_plain(layer)) {
-      return workspace_of(layer) + packed_in(layer_widths(model_, layer, shares_));
-    }
-    return is_moe_layer(model_, layer) ? experts_workspace(layer) : dense_workspace(layer);
   }
 
   LayerMemory layer_memory(int64_t layer) const {
@@ -576,7 +462,7 @@ class StageEstimate {
         .kept = cost.kept,
         .transient = cost.transient + gathered_in(layer),
         .workspace =
-            backward_workspace(layer) + in_messages(shares_.tensor) +
+            workspace_.backward(layer) + in_messages(shares_.tensor) +
             (trains ? gradient_beside(largest) + in_buckets(largest) + in_reductions() : 0),
         .gradients =
             trains ? gradient_size() * count_parameters(model_, part, shares_, experts).all() : 0};
@@ -629,20 +515,20 @@ class StageEstimate {
       head.gradient = trains ? (exact ? 8 : 4) * elements : 0;
       head.is_given = exact || gradient_size() == 4;
       head.less = trains ? head.gradient - gradient_size() * elements : 0;
-      head.forward = logits + packed(d(model_.vocab_size), chunk) + page;
+      head.forward = logits + workspace_.packed(d(model_.vocab_size), chunk) + page;
       head.kept = 4 * tokens_ * hidden;
       head.backward = tokens_ * hidden * (4 + (element_ < 4 ? element_ : 0)) + page +
                       (trains ? in_buckets(elements) + in_reductions() : 0);
     } else if (fused) {
       head.forward = logits + page;
       head.backward = logits + tokens_ * hidden * element_ + beside +
-                      packed(d(model_.vocab_size), chunk) + page;
+                      workspace_.packed(d(model_.vocab_size), chunk) + page;
     } else {
       // With sequence parallelism what it reads is gathered, and the gradient of that is summed.
       head.kept = logits;
       head.forward = sent_of_hidden();
       head.backward = 2 * tokens_ * hidden * element_ + sent_of_hidden() + beside +
-                      packed(d(model_.vocab_size), tokens_) + page;
+                      workspace_.packed(d(model_.vocab_size), tokens_) + page;
     }
     head.reduction = trains ? in_buckets(elements) + in_reductions() : 0;
     return head;
@@ -676,8 +562,7 @@ class StageEstimate {
     } else if (config_.optimizer_config.optimizer_in_backward) {
       step.places = GradientPlaces::kOneByOne;
     }
-    const bool in_shards = ranks_ > 1 && zero_level(config_) >= 2 && !model_.lora.use_lora;
-    step.gradients = in_shards ? gradient_size() * own_parameters() : d(estimate_.gradients);
+    step.gradients = level_ >= 2 ? gradient_size() * own_parameters() : d(estimate_.gradients);
     step.has_head = stage_.post_process();
     if (step.has_head) {
       step.head = head_memory();
@@ -735,9 +620,7 @@ class StageEstimate {
   MatrixHolders holders(bool of_experts) const {
     const int64_t slices = of_experts ? shares_.expert_tensor : shares_.tensor;
     const int64_t all = ranks_ * shares_.tensor / (of_experts ? shares_.expert : 1);
-    return {.slices = slices,
-            .copies = at_least_one(all / slices),
-            .in_pieces = ranks_ > 1 && zero_level(config_) >= 1};
+    return {.slices = slices, .copies = at_least_one(all / slices), .in_pieces = level_ >= 1};
   }
 
   double update_workspace() const {
@@ -750,7 +633,7 @@ class StageEstimate {
     std::vector<UpdatedMatrices> others = updated_matrices(false);
     if (!factored) {
       const MuonNeeds needs = {.half_products = kernels::has_native_gemm(kBFloat16),
-                               .packed = packed(1024, 2048),
+                               .packed = workspace_.packed(1024, 2048),
                                .messages = in_messages(ranks_ * shares_.tensor)};
       return std::max(muon_workspace(experts, holders(true), needs),
                       muon_workspace(others, holders(false), needs));
@@ -793,7 +676,7 @@ class StageEstimate {
 
   // What stays from step to step, without what z3 gathers in between.
   double lasting() const {
-    if (ranks_ == 1 || zero_level(config_) < 3 || model_.lora.use_lora) {
+    if (level_ < 3) {
       return d(estimate_.parameters) + d(estimate_.weight_copies) + d(estimate_.optimizer);
     }
     const double size =
@@ -806,7 +689,7 @@ class StageEstimate {
 
   // With z3 what comes and goes of the largest parameter may be there once more.
   double of_largest_with_z3() const {
-    if (ranks_ == 1 || zero_level(config_) < 3 || model_.lora.use_lora) {
+    if (level_ < 3) {
       return 0;
     }
     const double largest = std::max(table_elements(), largest_in_layers());
@@ -827,8 +710,7 @@ class StageEstimate {
     estimate_.not_at_once =
         static_cast<int64_t>(std::clamp(kinds - lasting() - peak.bytes, -4e18, 4e18));
     estimate_.process = kProgram + (processes_ > 1 ? kMessages : 0);
-    const bool in_pieces = ranks_ > 1 && zero_level(config_) >= 2 && !model_.lora.use_lora;
-    estimate_.unused = bytes_of(kRemnants + (in_pieces ? kRemnantsOfPieces : 0) +
+    estimate_.unused = bytes_of(kRemnants + (level_ >= 2 ? kRemnantsOfPieces : 0) +
                                 of_largest_with_z3() + kShareOfRemnants * peak.bytes);
     estimate_.start += estimate_.process;
   }
@@ -841,10 +723,12 @@ class StageEstimate {
   int64_t cp_;
   int64_t processes_;             // of the run
   int64_t ranks_;                 // that share out what they have in common
+  int level_;                     // zero_level; 0 where nothing is shared out
   std::vector<LayerCost> costs_;  // of each layer of the model, with recomputation
   double element_;
   double tokens_;
   double piece_;  // of these, whose hidden states the rank has
+  LayerWorkspace workspace_;
   TrainedShare trained_;
   std::vector<AlikeLayers> layers_;
   InFlight kept_;

@@ -220,7 +220,7 @@ class SharesAtOnce {
   const Measuring& measuring_;
   std::latch begun_;
   std::vector<std::atomic<bool>> has_begun_ =
-      std::vector<std::atomic<bool>>(static_cast<size_t>(measuring_.ranks));
+      std::vector<std::atomic<bool>>(static_cast<size_t>(measuring_.ranks / share_.ranks()));
   std::atomic<bool> done_ = false;
   PartTimes found_;
   std::exception_ptr error_;
