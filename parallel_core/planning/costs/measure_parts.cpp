@@ -148,7 +148,10 @@ PartTimes measure_steps(ProcessGroup& world,
 class SharesAtOnce {
  public:
   SharesAtOnce(const ShareModel& share, const Measuring& measuring, int shares)
-      : share_(share), measuring_(measuring), begun_(shares) {}
+      : share_(share),
+        measuring_(measuring),
+        begun_(shares),
+        has_begun_(static_cast<size_t>(shares)) {}
 
   // One of them, on threads of its own.
   void run(int index) {
@@ -219,8 +222,7 @@ class SharesAtOnce {
   const ShareModel& share_;
   const Measuring& measuring_;
   std::latch begun_;
-  std::vector<std::atomic<bool>> has_begun_ =
-      std::vector<std::atomic<bool>>(static_cast<size_t>(measuring_.ranks / share_.ranks()));
+  std::vector<std::atomic<bool>> has_begun_;
   std::atomic<bool> done_ = false;
   PartTimes found_;
   std::exception_ptr error_;
