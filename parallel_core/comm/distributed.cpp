@@ -2,19 +2,24 @@
 
 #include <fcntl.h>
 #include <mpi.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <initializer_list>
+#include <iostream>
+#include <mutex>
 #include <optional>
 #include <sstream>
+#include <stop_token>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -58,6 +63,9 @@ CommunicationOptions options_from_environment() {
   options.timeout_seconds =
       number_from("TAPESTRY_COMM_TIMEOUT", options.timeout_seconds, "a positive number of seconds",
                   [](double x) { return x > 0; });
+  options.mpi_timeout_seconds =
+      number_from("TAPESTRY_MPI_TIMEOUT", options.mpi_timeout_seconds,
+                  "a positive number of seconds", [](double x) { return x > 0; });
   options.straggler_seconds = number_from("TAPESTRY_COMM_STRAGGLERS", options.straggler_seconds,
                                           "0 or more seconds", [](double x) { return x >= 0; });
   constexpr const char* kProgress = "TAPESTRY_COMM_PROGRESS";
@@ -197,6 +205,102 @@ void end_launcher() {
   }
 }
 
+// The number that a rank's launcher has given it, and nothing where that is not known.
+std::string rank_of_launcher() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
+    if (is_set(name)) {
+      return std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nobody changes it
+    }
+  }
+  return "";
+}
+
+// Waits until the launcher has read what this process has written, if it does so within a second:
+// MPICH's hands on nothing any more when it has heard of an abort.
+void wait_for_readers() {
+  std::fflush(nullptr);
+  for (const int file : {STDOUT_FILENO, STDERR_FILENO}) {
+    int unread = 0;
+    for (int tries = 0; tries < 1000 && ioctl(file, FIONREAD, &unread) == 0 && unread > 0;
+         ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+}
+
+// In MPI_Finalize, MPICH before 4.2 asks each peer over TCP for a last answer and then waits for
+// all ranks outside of the network, where it answers nobody: a rank that begins after another one
+// has got there waits for ever (pmodels/mpich pull request 6596; 8 of 20 ends of small jobs on two
+// busy hosts). A peer that has begun before it answers does no harm, so all begin after all have
+// stopped to answer, which no message can tell them.
+void begin_end_together([[maybe_unused]] bool several_hosts) {
+#if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40200000
+  if (several_hosts) {
+    MPI_Barrier(MPI_COMM_WORLD);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+#endif
+}
+
+// False where the launcher says that all of the job's ranks are on this host.
+bool may_have_other_hosts() {
+  for (const auto& [here, all] : {std::pair("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
+                                  std::pair("MPI_LOCALNRANKS", "PMI_SIZE")}) {
+    if (is_set(here) && is_set(all)) {
+      // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody changes them
+      return std::strcmp(std::getenv(here), std::getenv(all)) != 0;
+    }
+  }
+  return true;
+}
+
+// Ends the job where ranks do not meet in calls of MPI that all of them make together, at its start
+// and at its end: inside these nothing else looks at a clock, and a job that hangs there would keep
+// its hosts for as long as it may. In effect as long as it lives.
+class MeetingWatch {
+ public:
+  // `calls` are what may take that long.
+  MeetingWatch(std::string calls, double seconds)
+      : thread_([calls = std::move(calls), seconds](const std::stop_token& stop) {
+          // The first to give up ends the others, which need not say it again.
+          const double turn = rank_of_launcher() == "0" ? 0.0 : kLaterRanks;
+          if (!sleeps(stop, seconds + turn)) {
+            give_up(calls, seconds);
+          }
+        }) {}
+
+ private:
+  static constexpr double kLaterRanks = 2.0;  // seconds
+
+  // False when it has slept that long, true when it was stopped before.
+  static bool sleeps(const std::stop_token& stop, double seconds) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any stopped;
+    constexpr double kYear = 365.0 * 86400;  // clocks count further, but not without end
+    stopped.wait_for(lock, stop, std::chrono::duration<double>(std::min(seconds, kYear)),
+                     [] { return false; });
+    return stop.stop_requested();
+  }
+
+  [[noreturn]] static void give_up(const std::string& calls, double seconds) {
+    std::array<char, 65> host{};
+    gethostname(host.data(), host.size() - 1);
+    std::cerr << concat("rank ", rank_of_launcher(), " on ", host.data(),
+                        " has waited for the other ranks in ", calls, " for ", seconds,
+                        " seconds (TAPESTRY_MPI_TIMEOUT): one of them has not come, or the "
+                        "network between the hosts does not let them meet\n")
+              << std::flush;
+    wait_for_readers();
+    if (may_have_other_hosts()) {
+      end_launcher();
+    }
+    _exit(EXIT_FAILURE);
+  }
+
+  std::jthread thread_;
+};
+
 }  // namespace
 
 bool started_as_rank() {
@@ -258,6 +362,7 @@ Distributed::Distributed(int& argc, char**& argv) : state_(std::make_unique<Stat
     state_->world = single_process_group();
     return;
   }
+  std::optional<MeetingWatch> start(std::in_place, "MPI_Init", options.mpi_timeout_seconds);
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
   const ProgressChoice progress =
@@ -277,6 +382,7 @@ Distributed::Distributed(int& argc, char**& argv) : state_(std::make_unique<Stat
                     "TAPESTRY_COMM_DELAY_MS is for ranks of one host, this job has ", ranks,
                     " ranks, of which ", state_->ranks_on_host, " are here");
   state_->communicator = std::make_shared<Communicator>(make_mpi_transport(), options);
+  start.reset();
   state_->context.emplace(state_->communicator->rank(), state_->communicator->size());
   state_->guard.emplace(*state_->context);
   state_->world = make_world_group(state_->communicator);
@@ -300,7 +406,10 @@ const std::string& Distributed::progress_text() const { return state_->progress_
 void Distributed::finish() {
   if (state_->communicator != nullptr) {
     state_->communicator->finish();
+    const MeetingWatch end("MPI_Finalize", state_->communicator->options().mpi_timeout_seconds);
+    const bool several_hosts = state_->ranks_on_host < state_->communicator->size();
     state_->communicator->close();
+    begin_end_together(several_hosts);
     MPI_Finalize();
   }
   state_->finished = true;
@@ -313,6 +422,7 @@ bool Distributed::announce(const std::string& reason) {
 void Distributed::abort(int exit_code) {
   if (Communicator* communicator = state_->communicator.get(); communicator != nullptr) {
     const double grace = communicator->failed_elsewhere() ? kOtherAbortGrace : kLastWordsGrace;
+    wait_for_readers();
     communicator->say_last_words();
     communicator->linger(grace, [&] {
       return communicator->all_others_are_done() && !communicator->failed_elsewhere();

@@ -33,6 +33,8 @@ ProgressChoice choose_progress(CommProgress wanted, bool serialized, const std::
 ///
 /// - TAPESTRY_COMM_TIMEOUT: seconds that a rank waits for others that do not come to a collective
 ///   (600);
+/// - TAPESTRY_MPI_TIMEOUT: seconds that a rank waits for the others inside MPI_Init and
+///   MPI_Finalize; then it says so and ends the job with exit code 1 (600);
 /// - TAPESTRY_COMM_PROGRESS: `thread` (the default), `wait` or `none`, see CommProgress in
 /// options.h;
 /// - TAPESTRY_COMM_STRAGGLERS: seconds between two looks for a rank or a link that holds up the

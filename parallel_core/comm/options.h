@@ -22,6 +22,8 @@ struct CommunicationOptions {
   /// How long a rank that hears nothing waits for the others of a collective. Ranks that all wait
   /// for each other are found sooner, whatever the value.
   double timeout_seconds = 600;
+  /// How long a rank waits for the others inside MPI_Init, MPI_Finalize and what belongs to them.
+  double mpi_timeout_seconds = 600;
   CommProgress progress = CommProgress::kThread;
   /// How often ranks look for one of them, or a link, that holds up the others; 0: never.
   double straggler_seconds = 30;

@@ -1,6 +1,7 @@
 // misbehave SCENARIO, run by mpirun: ranks that do not get on. What each scenario must end in is in
 // failures_test.sh.
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <iostream>
@@ -120,20 +121,49 @@ const std::map<std::string, std::function<void(ProcessGroup&)>>& scenarios() {
          }
          std::cout << std::endl;
        }},
+      {"one_starts_late", [](ProcessGroup& /*world*/) {}},  // see MPI_Init_thread below
+      {"one_ends_late", [](ProcessGroup& /*world*/) {}},    // see MPI_Finalize below
       {"all_read_a_wrong_file",
        [](ProcessGroup& /*world*/) { throw ValueError("config.yaml:3:5: no such key"); }},
   };
   return kScenarios;
 }
 
+std::string scenario;
+
+// Rank 1 of such a scenario sleeps for longer than the others wait.
+void sleep_if(const char* is) {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  rank = rank == nullptr ? std::getenv("PMI_RANK") : rank;
+  if (scenario == is && rank != nullptr && std::string(rank) == "1") {
+    sleep_seconds(50);
+  }
+}
+
 }  // namespace
 }  // namespace tapestry
 
+// These two take the place of MPI's own, which keep their names with a P (MPI 4.0, section 15.2).
+// They are declared here because one object serves both MPIs, whose headers differ.
+extern "C" {
+int PMPI_Init_thread(int* argc, char*** argv, int required, int* provided);
+int PMPI_Finalize();
+int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
+  tapestry::sleep_if("one_starts_late");
+  return PMPI_Init_thread(argc, argv, required, provided);
+}
+int MPI_Finalize() {
+  tapestry::sleep_if("one_ends_late");
+  return PMPI_Finalize();
+}
+}
+
 int main(int argc, char** argv) {
+  tapestry::scenario = argc > 1 ? argv[1] : "";
   std::optional<tapestry::Distributed> job;
   try {
     job.emplace(argc, argv);
-    tapestry::scenarios().at(argc > 1 ? argv[1] : "")(*job->world());
+    tapestry::scenarios().at(tapestry::scenario)(*job->world());
     job->finish();
     return 0;
   } catch (const std::exception& error) {
