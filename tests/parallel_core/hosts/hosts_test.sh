@@ -18,7 +18,7 @@ trap 'rm -rf "$scratch"' EXIT
 cd "$scratch" || exit 1
 failures=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
-export TAPESTRY_COMM_TIMEOUT=600 TAPESTRY_COMM_STRAGGLERS=0
+export TAPESTRY_COMM_TIMEOUT=600 TAPESTRY_MPI_TIMEOUT=120 TAPESTRY_COMM_STRAGGLERS=0
 unset OMPI_MCA_orte_tmpdir_base # a folder of each host's own
 
 fail() {
@@ -53,7 +53,7 @@ on_hosts() {
       "$on_mpich")
   else
     start=("$mpirun" --mca plm_rsh_agent "$here/remote_shell.sh" --host alpha:2,beta:2 --bind-to none
-      -x OMP_NUM_THREADS -x TAPESTRY_COMM_TIMEOUT -x TAPESTRY_COMM_STRAGGLERS -n 4 "$program")
+      -x OMP_NUM_THREADS -x TAPESTRY_COMM_TIMEOUT -x TAPESTRY_MPI_TIMEOUT -x TAPESTRY_COMM_STRAGGLERS -n 4 "$program")
   fi
 }
 
